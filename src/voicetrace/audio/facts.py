@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a recording that will not change any more."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from voicetrace.audio.source import Source
+from voicetrace.audio.transcode import SUFFIXES, RecordingFormat
+from voicetrace.audio.wav import CHANNELS
+from voicetrace.messages import Channel
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingFacts:
+    """A finished recording (contract, section 5). `uri` is the file's name, relative to where it lies.
+
+    `note` says what turned out other than asked, empty when nothing did.
+    """
+
+    path: Path
+    uri: str
+    format: RecordingFormat
+    sample_rate_hz: int
+    channels: tuple[Channel, ...]
+    duration_ms: int
+    sha256: str
+    lost_ms: int = 0
+    note: str = ""
+
+
+def facts_of(path: Path, *, lost_ms: int = 0, note: str = "") -> RecordingFacts:
+    """Measure a finished recording. Reads the whole file, in pieces.
+
+    Raises:
+        OSError: it cannot be read.
+        ClipError: it is no audio.
+    """
+    with Source(path) as source:
+        duration_ms = round(source.frames * 1000 / source.sample_rate_hz)
+        rate = source.sample_rate_hz
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    formats: dict[str, RecordingFormat] = {".flac": "flac", ".ogg": "opus"}
+    kind = formats.get(path.suffix, "wav")
+    assert kind in SUFFIXES
+    return RecordingFacts(path, path.name, kind, rate, CHANNELS, duration_ms, digest, lost_ms, note)
