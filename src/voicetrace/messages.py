@@ -140,7 +140,7 @@ class VoiceMessage(_Model):
     produced_by_span_id: str | None = Field(default=None, pattern=r"^[0-9a-f]{16}$")
 
     def to_wire(self) -> dict[str, Any]:
-        """The entry under ``voice.messages[id]``: absent fields stay absent, ``selections`` is always there."""
+        """The entry under ``voice.messages[id]``: unknown fields are absent, ``selections`` never is."""
         return self.model_dump(mode="json", exclude_none=True)
 
 

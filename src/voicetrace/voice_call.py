@@ -90,6 +90,6 @@ class VoiceCall:
         Raises:
             ClipError: the call has no recording here, or the message has no audio.
         """
-        from voicetrace.audio import clip_message  # noqa: PLC0415  numpy and soundfile only when used
+        from voicetrace.audio import clip_message  # numpy and soundfile only when used
 
         return clip_message(self, message)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CallFiles`: a call's folder. Everything here that touches the disk runs on the writer thread.
+
+``<directory>/<call id>/``: ``journal.jsonl``, ``recording.*`` with its index, and at the end
+``messages.json``, the full map that ``voice.messages.uri`` points at when the span's copy had to be cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from voicetrace import events as ev
+from voicetrace.journal import FILE_NAME, JournalWriter
+from voicetrace.messages import Channel
+from voicetrace.writer import Writer
+
+if TYPE_CHECKING:
+    from voicetrace.audio import RecordingWriter
+    from voicetrace.settings import Settings
+
+RECORDING_STEM: Final = "recording"
+MESSAGES_NAME: Final = "messages.json"
+
+
+class CallFiles:
+    """The journal, the recording and the full map of one call.
+
+    Methods without a leading underscore may be called on the event loop: they queue and return. A disk
+    that refuses is said once in the record, and the call goes on without that file.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        settings: Settings,
+        origin_unix_ms: int,
+        writer: Writer,
+        emit: Callable[[ev.Event], Any],
+    ) -> None:
+        self.directory = directory
+        self._settings = settings
+        self._origin_unix_ms = origin_unix_ms
+        self._writer = writer
+        self._emit = emit
+        self._journal: JournalWriter | None = None
+        self._journal_failed = False
+        self._recording: RecordingWriter | None = None
+        self._asked_to_record = False
+        self._lost: dict[Channel, tuple[int, int]] = {}  # audio refused by the full queue, call-ms
+        self._now_ms = 0
+        if directory is not None:
+            writer.submit(self._open_journal, directory / FILE_NAME)
+
+    # -- on any thread -------------------------------------------------------------------------------
+    @property
+    def messages_uri(self) -> str | None:
+        """Where the full map will be."""
+        return None if self.directory is None else (self.directory / MESSAGES_NAME).absolute().as_uri()
+
+    def uri(self, name: str) -> str:
+        """A file of this folder as an absolute URI; files elsewhere stay as they are."""
+        if self.directory is None or "://" in name:
+            return name
+        return (self.directory / name).absolute().as_uri()
+
+    def journal(self, event: ev.Event) -> None:
+        """Queue an event for the journal."""
+        if self.directory is not None:
+            self._writer.submit(self._append, event)
+
+    def sync(self) -> None:
+        """Queue a sync: a message ended, and should survive the machine."""
+        if self.directory is not None:
+            self._writer.submit(self._sync)
+
+    @property
+    def wants_audio(self) -> tuple[Channel, ...]:
+        """The channels that are to be recorded."""
+        return self._settings.audio_channels if self.directory is not None else ()
+
+    def start_recording(self, sample_rate_hz: int) -> None:
+        """Open the recording at this rate; agent audio of the same rate is kept sample for sample."""
+        if not self._asked_to_record and self.wants_audio:
+            self._asked_to_record = True
+            self._writer.submit(self._open_recording, sample_rate_hz)
+
+    def caller_audio(self, arrived_ms: float, pcm: bytes, rate_hz: int, channels: int) -> None:
+        """Queue one frame of the caller, complete at `arrived_ms`. `pcm` is a copy, s16, interleaved."""
+        duration_ms = len(pcm) / (2 * channels * rate_hz) * 1000
+        self._queue_audio(
+            Channel.CALLER,
+            len(pcm),
+            (int(arrived_ms - duration_ms), int(arrived_ms)),
+            self._write_caller,
+            (arrived_ms, pcm, rate_hz, channels),
+        )
+
+    def agent_audio(self, start_ms: int, pcm: bytes, rate_hz: int, channels: int) -> None:
+        """Queue audio of the agent that *played* from `start_ms` on without a break."""
+        duration_ms = len(pcm) / (2 * channels * rate_hz) * 1000
+        self._queue_audio(
+            Channel.AGENT,
+            len(pcm),
+            (start_ms, int(start_ms + duration_ms)),
+            self._write_agent,
+            (start_ms, pcm, rate_hz, channels),
+        )
+
+    def _queue_audio(
+        self,
+        channel: Channel,
+        size: int,
+        span: tuple[int, int],
+        job: Callable[..., None],
+        args: tuple[Any, ...],
+    ) -> None:
+        if channel not in self.wants_audio:
+            return
+        if self._writer.submit_audio(size, job, *args):
+            if channel in self._lost:
+                self._writer.submit(self._note_lost, channel, *self._lost.pop(channel))
+            return
+        first = channel not in self._lost
+        start, _ = self._lost.get(channel, span)
+        self._lost[channel] = (start, span[1])
+        if first:
+            self._fault(span[0], f"{channel} audio from {span[0]} ms was lost: the disk is too slow")
+
+    def finish(self, end_ms: int, document: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
+        """Queue the end: finish the recording, write the full map, close the journal, then call `done`."""
+        for channel, lost in self._lost.items():
+            self._writer.submit(self._note_lost, channel, *lost)
+        self._lost.clear()
+        self._writer.submit(self._finish_recording, end_ms)
+        # queued again, because finishing the recording queues an event of its own
+        self._writer.submit(self._writer.submit, self._finish_files, document, done)
+
+    # -- on the writer thread ------------------------------------------------------------------------
+    def _fault(self, at_ms: int, message: str) -> None:
+        self._emit(ev.CaptureFault(at_ms=at_ms, message=message))
+
+    def _open_journal(self, path: Path) -> None:
+        try:
+            self._journal = JournalWriter(path)
+        except OSError as error:
+            self._journal_error(error)
+
+    def _journal_error(self, error: OSError) -> None:
+        if not self._journal_failed:
+            self._journal_failed = True
+            reason = error.strerror or error
+            self._fault(
+                self._now_ms,
+                f"the journal in {self.directory} could not be written ({reason}): a crash loses the call",
+            )
+
+    def _append(self, event: ev.Event) -> None:
+        self._now_ms = max(self._now_ms, event.at_ms)
+        if self._journal is not None:
+            try:
+                self._journal.append(event)
+            except OSError as error:
+                self._journal_error(error)
+        if self._recording is not None and not self._recording.failed:
+            self._guard_recording(self._recording.advance, event.at_ms)
+
+    def _sync(self) -> None:
+        if self._journal is not None:
+            try:
+                self._journal.sync()
+            except OSError as error:
+                self._journal_error(error)
+
+    def _open_recording(self, sample_rate_hz: int) -> None:
+        from voicetrace.audio import RecordingError, RecordingWriter
+
+        assert self.directory is not None
+        path = self.directory / f"{RECORDING_STEM}.wav"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._recording = RecordingWriter(
+                path,
+                sample_rate_hz=sample_rate_hz,
+                origin_unix_ms=self._origin_unix_ms,
+                channels=self._settings.audio_channels,
+                format=self._settings.recording_format,
+            )
+        except (RecordingError, OSError) as error:
+            self._fault(self._now_ms, f"the call is not recorded: {error}")
+            return
+        self._emit(
+            ev.RecordingStarted(
+                at_ms=self._now_ms,
+                recording_id=self.directory.name,
+                uri=path.name,
+                format="wav",
+                sample_rate_hz=sample_rate_hz,
+                channels=self._settings.audio_channels,
+                origin_unix_ms=self._origin_unix_ms,
+            )
+        )
+        for segment_id, segment in self._recording.segments.as_mapping().items():
+            self._emit(
+                ev.SegmentStarted(at_ms=self._now_ms, segment_id=segment_id, start_ms=segment.start_ms)
+            )
+
+    def _guard_recording(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        from voicetrace.audio import RecordingError
+
+        try:
+            method(*args, **kwargs)
+        except (RecordingError, ImportError, ValueError) as error:
+            recording, self._recording = self._recording, None
+            if recording is not None:
+                recording.close()
+                for segment_id in recording.segments.as_mapping():
+                    self._emit(
+                        ev.SegmentEnded(at_ms=self._now_ms, segment_id=segment_id, end_ms=self._now_ms)
+                    )
+            self._fault(self._now_ms, f"the recording stopped at {self._now_ms} ms: {error}")
+
+    def _write_caller(self, arrived_ms: float, pcm: bytes, rate_hz: int, channels: int) -> None:
+        if self._recording is not None:
+            self._guard_recording(self._recording.write_caller, arrived_ms, pcm, rate_hz, channels)
+
+    def _write_agent(self, start_ms: int, pcm: bytes, rate_hz: int, channels: int) -> None:
+        if self._recording is not None:
+            self._guard_recording(self._recording.write_agent_run, start_ms, pcm, rate_hz, channels)
+
+    def _note_lost(self, channel: Channel, start_ms: int, end_ms: int) -> None:
+        if self._recording is not None:
+            self._guard_recording(self._recording.note_lost, channel, start_ms, end_ms, "queue full")
+
+    def _finish_recording(self, end_ms: int) -> None:
+        self._now_ms = max(self._now_ms, end_ms)
+        if self._recording is not None:
+            self._guard_recording(self._finish_open_recording, self._recording, end_ms)
+
+    def _finish_open_recording(self, recording: RecordingWriter, end_ms: int) -> None:
+        facts = recording.finish(end_ms)
+        if facts.note:
+            self._fault(end_ms, facts.note)
+        self._emit(
+            ev.RecordingFinished(
+                at_ms=end_ms,
+                uri=facts.uri,
+                format=facts.format,
+                duration_ms=facts.duration_ms,
+                sha256=facts.sha256,
+            )
+        )
+
+    def _finish_files(self, document: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
+        try:
+            if self.directory is not None and self.directory.is_dir():
+                write_json(self.directory / MESSAGES_NAME, document())
+        except OSError as error:
+            self._fault(self._now_ms, f"{MESSAGES_NAME} could not be written: {error}")
+        if self._journal is not None:
+            self._sync()
+            self._journal.close()
+            self._journal = None
+        done()
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON file whole or not at all.
+
+    Raises:
+        OSError: the disk refused; what stood there before still does.
+    """
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_text(json.dumps(document, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

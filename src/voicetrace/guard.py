@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Never hurt the call: every hook of ours runs behind a `Guard` (architecture, last section).
+
+No exception of ours reaches the framework, `TypeError` included (LiveKit re-raises those into the reply,
+livekit-capture.md, T1). Failures are counted and logged once per hook; a hook that keeps failing switches
+itself off. `CancelledError` and other `BaseException` pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+logger = logging.getLogger("voicetrace")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_FAILURES: Final = 5
+
+
+class Guard:
+    """Counts the failures of one call's hooks; `report` is told the first of each hook.
+
+    Loop-affine like the hooks it guards. `report` may raise: that is counted too.
+    """
+
+    def __init__(
+        self, report: Callable[[str], None] | None = None, *, max_failures: int = MAX_FAILURES
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        self._report = report
+        self._max_failures = max_failures
+
+    def failed(self, hook: str, error: Exception) -> None:
+        """Count one failure; log and report the first, and the one that switches the hook off."""
+        self.failures[hook] += 1
+        count = self.failures[hook]
+        if count not in (1, self._max_failures):
+            return
+        what = f"voicetrace's {hook} failed: {type(error).__name__}: {error}"
+        if count == self._max_failures:
+            what += f" ({count} times; it is now off for this call)"
+        logger.warning("%s; the call goes on", what, exc_info=error)
+        if self._report is not None:
+            try:
+                self._report(what)
+            except Exception:  # noqa: BLE001  the report is the last resort; the count is kept
+                self.failures["report"] += 1
+
+    def is_off(self, hook: str) -> bool:
+        """Tell whether the hook failed so often that it no longer runs."""
+        return self.failures[hook] >= self._max_failures
+
+    def wrap(self, hook: str, function: Callable[P, R]) -> Callable[P, R | None]:
+        """The function behind this guard: ``None`` when it failed or is off."""
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            if self.failures[hook] >= self._max_failures:
+                return None
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  the whole point: counted and logged in `failed`
+                self.failed(hook, error)
+                return None
+
+        return guarded

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LiveCall`: a call that is going on. Adapters give it events and audio; it feeds everything else.
+
+event -> journal (writer thread) -> fold -> call span, LLM spans, per-message records, listeners. What an
+adapter does on the event loop ends here; files are touched on the writer thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Span, format_span_id, format_trace_id
+
+from voicetrace import events as ev
+from voicetrace import semconv
+from voicetrace.call import CallRecorder, Change
+from voicetrace.files import CallFiles
+from voicetrace.guard import Guard
+from voicetrace.messages import LLMStep, VoiceMessage
+from voicetrace.otel.encode import encode_entry, set_call_attributes
+from voicetrace.otel.links import LINKS
+from voicetrace.otel.records import MessageRecords
+from voicetrace.writer import WRITER, Writer
+
+if TYPE_CHECKING:
+    from voicetrace.settings import Settings
+
+logger = logging.getLogger("voicetrace")
+
+# The call span is rewritten at most this often while the call runs, and always at its end.
+SPAN_INTERVAL_S: Final = 1.0
+
+Listener = Callable[[Change, CallRecorder], None]
+
+
+def new_call_id(now: float) -> str:
+    """A call's id and its folder's name: sorts by time, and is unique."""
+    return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+
+
+class LiveCall:
+    """One running call.
+
+    Thread-safe: `emit` takes a lock, because spans may start and end, and the writer may report, on other
+    threads. Hooks should run it behind `guard`. After `close` only late facts are taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        framework: str,
+        framework_version: str = "",
+        tracer_provider: TracerProvider | None = None,
+        content_captured: bool | None = None,
+        agent_name: str = "",
+        conversation_id: str = "",
+        clock: Callable[[], float] = time.time,
+        writer: Writer = WRITER,
+        strict: bool = False,
+    ) -> None:
+        self._clock = clock
+        now = clock()
+        self.call_id = new_call_id(now)
+        self.origin_unix_ms = int(now * 1000)
+        self.settings = settings
+        self.recorder = CallRecorder(strict=strict)
+        self.guard = Guard(self.fault)
+        self.listeners: list[Listener] = []
+        self.on_closed: list[Callable[[LiveCall], None]] = []
+        self._lock = threading.RLock()
+        self._writer = writer
+        self._span: Span | None = None
+        self._own_span = False
+        self._span_written_at = 0.0
+        self._entries: dict[str, str] = {}  # message id -> encoded entry, for joining without re-encoding
+        self._revisions: dict[str, int] = {}
+        self._expected: set[str] = set()
+        self._records = MessageRecords(settings.message_records, tracer_provider)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._conversation_id = conversation_id
+        self.files = CallFiles(
+            settings.directory / self.call_id if settings.directory is not None else None,
+            settings=settings,
+            origin_unix_ms=self.origin_unix_ms,
+            writer=writer,
+            emit=self.emit,
+        )
+        content = settings.content == "full" if content_captured is None else content_captured
+        self._content = content
+        self.emit(
+            ev.CallStarted(
+                at_ms=0,
+                call_id=self.call_id,
+                origin_unix_ms=self.origin_unix_ms,
+                framework=framework,
+                framework_version=framework_version,
+                content_captured=content,
+                uncommitted_timeout_ms=settings.uncommitted_timeout_ms,
+                agent_name=agent_name,
+                conversation_id=conversation_id,
+                workspace_id=settings.workspace_id,
+                service_id=settings.service_id,
+            )
+        )
+
+    # -- time ----------------------------------------------------------------------------------------
+    def ms(self, unix_seconds: float) -> int:
+        """Wall-clock seconds as call-ms; before the call is 0."""
+        return max(0, round(unix_seconds * 1000) - self.origin_unix_ms)
+
+    def now_ms(self) -> int:
+        """The present, in call-ms."""
+        return self.ms(self._clock())
+
+    # -- events --------------------------------------------------------------------------------------
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def emit(self, event: ev.Event) -> Change:
+        """Journal an event, fold it, and pass on what it changed. Content is redacted first."""
+        with self._lock:
+            event = self._private(event)
+            self.files.journal(event)
+            change = self.recorder.apply(event)
+            if change:
+                self._publish(change)
+            self._arm_deadline()
+            return change
+
+    def fault(self, message: str) -> None:
+        """Say in the record that something was not captured. Thread-safe."""
+        self.emit(ev.CaptureFault(at_ms=self.now_ms(), message=message))
+
+    def _private(self, event: ev.Event) -> ev.Event:
+        """Drop or redact content before it is kept anywhere (architecture, "On the wire")."""
+        redact = self.settings.redact
+        if self._content and redact is None:
+            return event
+        changes: dict[str, Any] = {}
+        for field in fields(event):
+            value = getattr(event, field.name) if field.name in ev.CONTENT_FIELDS else None
+            if not value:
+                continue
+            changes[field.name] = None
+            if self._content and redact is not None:
+                try:
+                    changes[field.name] = redact(value)
+                except Exception as error:  # noqa: BLE001  the user's function; without it nothing is kept
+                    self.guard.failed("redact", error)
+        return replace(event, **changes) if changes else event
+
+    def _publish(self, change: Change) -> None:
+        for old, _ in change.moved:
+            self._entries.pop(old, None)
+        for message in change.messages:
+            self._entries[message.id] = encode_entry(message)
+        for step in change.steps:
+            self._resolve_step(step)
+        if change.settled:
+            for message in change.settled:
+                self._emit_record(message)
+            self.files.sync()
+            if self._clock() - self._span_written_at >= SPAN_INTERVAL_S:
+                self._write_span()
+        for listener in self.listeners:
+            try:
+                listener(change, self.recorder)
+            except Exception as error:  # noqa: BLE001  counted and logged in the guard
+                self.guard.failed("listener", error)
+
+    # -- spans ---------------------------------------------------------------------------------------
+    def bind_span(self, span: Span, *, own: bool = False) -> None:
+        """Enrich this span as the call span. The first one bound stays."""
+        context = span.get_span_context()
+        with self._lock:
+            if self._span is not None or not context.is_valid:
+                return
+            self._span, self._own_span = span, own
+            parent = getattr(span, "parent", None)
+            if span.is_recording():
+                LINKS.expect_call(context.span_id, context.trace_id)
+                self._expected.add(format_span_id(context.span_id))
+            self.emit(
+                ev.CallSpanBound(
+                    at_ms=self.now_ms(),
+                    trace_id=format_trace_id(context.trace_id),
+                    span_id=format_span_id(context.span_id),
+                    name=getattr(span, "name", semconv.SPAN_CALL),
+                    start_unix_ms=(getattr(span, "start_time", None) or int(self._clock() * 1e9))
+                    // 1_000_000,
+                    parent_span_id=format_span_id(parent.span_id) if parent is not None else None,
+                )
+            )
+
+    @property
+    def span(self) -> Span | None:
+        """The call span, once bound."""
+        return self._span
+
+    def start_step(
+        self,
+        span: Span,
+        *,
+        name: str,
+        context_ids: tuple[str | None, ...],
+        speech_id: str | None,
+        answers: str | None,
+    ) -> None:
+        """An LLM call began in this span: name what it reads, and hold the span until its output is known."""
+        context = span.get_span_context()
+        if not context.is_valid:
+            return
+        span_id = format_span_id(context.span_id)
+        parent = getattr(span, "parent", None)
+        if span.is_recording():
+            span.set_attribute(semconv.VOICE_CONTEXT_MESSAGE_IDS, list(context_ids))
+            span.set_attribute(semconv.VOICE_CONTEXT_MESSAGE_COUNT, len(context_ids))
+            LINKS.expect(context.span_id, context.trace_id, self._step_exported)
+            self._expected.add(span_id)
+        self.emit(
+            ev.LLMStepStarted(
+                at_ms=self.now_ms(),
+                span_id=span_id,
+                trace_id=format_trace_id(context.trace_id),
+                name=name,
+                context_ids=context_ids,
+                speech_id=speech_id,
+                answers=answers,
+                parent_span_id=format_span_id(parent.span_id) if parent is not None else None,
+            )
+        )
+
+    def _step_exported(self, span_id: str) -> None:
+        self.files.journal(ev.LLMStepExported(at_ms=self.now_ms(), span_id=span_id))
+
+    def _resolve_step(self, step: LLMStep) -> None:
+        if step.span_id not in self._expected:
+            return
+        self._expected.discard(step.span_id)
+        LINKS.resolve(step.span_id, step_attributes(step))
+
+    def _write_span(self, *, final: bool = False) -> None:
+        if self._span is None or not self._span.is_recording():
+            return
+        self._span_written_at = self._clock()
+        set_call_attributes(
+            self._span,
+            [(m.id, self._entries[m.id]) for m in self.recorder.ordered()],
+            attributes=self._span_attributes(final=final),
+            messages_uri=self.files.messages_uri,
+            max_bytes=self.settings.max_messages_bytes,
+            structured=self.settings.structured_messages,
+        )
+
+    def _span_attributes(self, *, final: bool) -> dict[str, Any]:
+        attributes = call_attributes(self.recorder, final=final)
+        recording = self.recorder.recording
+        if recording is not None:
+            wire = recording.to_wire() | {"uri": self.files.uri(recording.uri)}
+            attributes[semconv.VOICE_RECORDING] = json.dumps(wire, separators=(",", ":"))
+        return attributes
+
+    def document(self) -> dict[str, Any]:
+        """The whole record as one JSON object: the call span's attributes with the uncut map."""
+        with self._lock:
+            recording = self.recorder.recording
+            attributes = call_attributes(self.recorder, final=True)
+            if recording is not None:
+                attributes[semconv.VOICE_RECORDING] = recording.to_wire()
+            messages = {m.id: m.to_wire() for m in self.recorder.ordered()}
+            return attributes | {semconv.VOICE_MESSAGES: messages}
+
+    def _emit_record(self, message: VoiceMessage) -> None:
+        revision = self._revisions.get(message.id, 0) + 1
+        self._revisions[message.id] = revision
+        if self._span is not None:
+            self._records.emit(
+                message,
+                self._span.get_span_context(),
+                self.origin_unix_ms,
+                revision,
+                self.call_id,
+                conversation_id=self._conversation_id,
+            )
+
+    # -- deadlines -----------------------------------------------------------------------------------
+    def attach_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let time pass on this loop, so that uncommitted speech settles without another event."""
+        self._loop = loop
+
+    def _arm_deadline(self) -> None:
+        if self._loop is None or self._deadline is not None or self._closed:
+            return
+        due = self.recorder.next_deadline_ms
+        if due is None:
+            return
+        delay = max(0.0, (due - self.now_ms()) / 1000) + 0.001
+        if threading.get_ident() == getattr(self._loop, "_thread_id", None):
+            self._deadline = self._loop.call_later(delay, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._deadline = None
+        try:
+            self.emit(ev.TimePassed(at_ms=self.now_ms()))
+        except Exception as error:  # noqa: BLE001  counted and logged in the guard
+            self.guard.failed("deadline", error)
+
+    # -- the end -------------------------------------------------------------------------------------
+    def close(self, reason: str = "") -> None:
+        """End the call: settle everything, write the final map on the call span, finish the files.
+
+        Returns at once; hashing, transcoding and the full map's file are the writer thread's work. Closing
+        twice is harmless.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            end_ms = self.now_ms()
+            self.emit(ev.CallEnded(at_ms=end_ms, reason=reason))
+            self._write_span(final=True)
+            if self._own_span and self._span is not None:
+                self._span.end()
+        self.files.finish(end_ms, self.document, self._finished)
+
+    def _finished(self) -> None:
+        """On the writer thread: everything is on disk; let the call span go with the finished recording."""
+        with self._lock:
+            if self._span is not None:
+                span_id = self._span.get_span_context().span_id
+                if format_span_id(span_id) in self._expected:
+                    late = self._span_attributes(final=True)
+                    late = {
+                        k: late[k] for k in (semconv.VOICE_RECORDING, semconv.VOICE_WARNINGS) if k in late
+                    }
+                    LINKS.resolve(span_id, late)
+                    self._expected.discard(format_span_id(span_id))
+            for span_id_hex in self._expected:
+                LINKS.resolve(span_id_hex, {})
+            self._expected.clear()
+        for callback in self.on_closed:
+            try:
+                callback(self)
+            except Exception as error:  # noqa: BLE001  counted and logged in the guard
+                self.guard.failed("on_closed", error)
+
+
+def step_attributes(step: LLMStep) -> dict[str, Any]:
+    """What an LLM span says once its outputs are known (contract, section 1; decisions 4 and 5)."""
+    out: dict[str, Any] = {semconv.VOICE_CONTEXT_MESSAGE_IDS: list(step.context_ids)}
+    if step.output_ids:
+        out[semconv.VOICE_OUTPUT_MESSAGE_ID] = step.output_ids[0]
+    if len(step.output_ids) > 1:
+        out[semconv.VOICE_OUTPUT_MESSAGE_IDS] = list(step.output_ids)
+    if step.speculative:
+        out[semconv.VOICE_SPECULATIVE] = True
+    return out
+
+
+def call_attributes(recorder: CallRecorder, *, final: bool) -> dict[str, Any]:
+    """The call span's own attributes, all but the messages and the recording."""
+    start = recorder.started
+    out: dict[str, Any] = {}
+    if start is not None:
+        out = {
+            semconv.VOICE_CALL_ID: start.call_id,
+            semconv.VOICE_ORIGIN_UNIX_MS: start.origin_unix_ms,
+            semconv.VOICE_FRAMEWORK: start.framework,
+            semconv.VOICE_FRAMEWORK_VERSION: start.framework_version,
+            semconv.VOICE_WORKSPACE_ID: start.workspace_id,
+            semconv.VOICE_SERVICE_ID: start.service_id,
+            semconv.GEN_AI_CONVERSATION_ID: start.conversation_id,
+        }
+    if recorder.warnings:
+        out[semconv.VOICE_WARNINGS] = list(recorder.warnings[:50])
+    if final and recorder.ended is not None:
+        out[semconv.VOICE_END_REASON] = recorder.ended.reason
+    return {k: v for k, v in out.items() if v != ""}

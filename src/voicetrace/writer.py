@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer thread: everything that touches a disk happens here, never on a call's event loop.
+
+One daemon thread per process serves all calls, in the order of submission. Facts are never dropped;
+audio is, when more of it waits than `MAX_PENDING_AUDIO` bytes, and the caller is told so that it can be
+counted. At interpreter exit what is queued is still written, within a deadline.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+logger = logging.getLogger("voicetrace")
+
+# About two minutes of two-channel 24 kHz audio of one call, or two seconds of 64 calls.
+MAX_PENDING_AUDIO: Final = 16 * 1024 * 1024
+EXIT_DEADLINE_S: Final = 15.0
+
+_Job = tuple[Callable[..., None], tuple[Any, ...], int]
+
+
+class Writer:
+    """A queue and the thread that empties it. Every method may be called from any thread."""
+
+    def __init__(self, *, max_pending_audio: int = MAX_PENDING_AUDIO) -> None:
+        self._max_pending_audio = max_pending_audio
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pending_audio = 0
+
+    def submit(self, job: Callable[..., None], *args: Any) -> None:
+        """Queue a job; never blocks, never drops."""
+        self._jobs.put((job, args, 0))
+        if self._thread is None:
+            self._launch()
+
+    def submit_audio(self, size: int, job: Callable[..., None], *args: Any) -> bool:
+        """Queue a job that holds `size` bytes of audio; False, and nothing queued, when too much waits."""
+        if self._pending_audio + size > self._max_pending_audio:
+            return False
+        with self._lock:
+            self._pending_audio += size
+        self._jobs.put((job, args, size))
+        if self._thread is None:
+            self._launch()
+        return True
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything queued so far is done; False when `timeout_s` passed first.
+
+        Must not be called on an event loop that carries a call.
+        """
+        if threading.current_thread() is self._thread:
+            return True
+        done = threading.Event()
+        self.submit(done.set)
+        return done.wait(timeout_s)
+
+    def _launch(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="voicetrace-writer", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, args, size = item
+            try:
+                job(*args)
+            except Exception:  # a job that fails must not take the other calls' writer with it
+                logger.exception("voicetrace: a write job failed; other calls go on")
+            if size:
+                with self._lock:
+                    self._pending_audio -= size
+
+
+WRITER: Final = Writer()
+# a forked child has no writer thread and must not repeat its parent's queue
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WRITER._start_afresh)  # noqa: SLF001
+
+
+@atexit.register
+def _drain_at_exit() -> None:
+    if WRITER._thread is not None and not WRITER.drain(EXIT_DEADLINE_S):  # noqa: SLF001
+        logger.warning("voicetrace: the disk was too slow at exit; `voicetrace recover` finishes the calls")
