@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the demo call: a real `AgentSession`, in real time, with no room and no network.
+
+`run_call` builds the session around the doubles of `voicetrace.demo.doubles_livekit` and the Silero VAD
+that ships with livekit-agents, plays the scenario, and returns the `GroundTruth` of what truly happened:
+from the samples and clocks of the doubles, not from what the framework reported.
+
+``python -m voicetrace.demo.livekit_call`` runs the default scenario and prints truth and events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from voicetrace.demo.doubles_livekit import (
+    LLMCall,
+    RealtimeSpeaker,
+    RecordedMic,
+    RecordedTTS,
+    ScriptedLLM,
+    ScriptedSTT,
+    Segment,
+    Spoken,
+    TextSink,
+)
+from voicetrace.demo.script import (
+    AgentUtterance,
+    CallerUtterance,
+    Cue,
+    RecordedClip,
+    Samples,
+    Scenario,
+    load_clip,
+    travel_call,
+)
+
+# after the doubles, whose import error names the extra to install
+from livekit.agents import Agent, AgentSession, RunContext, function_tool, inference  # isort: skip
+from livekit.agents.voice import TranscriptSynchronizer  # isort: skip
+
+TICK_S = 0.25
+
+
+@dataclass(frozen=True)
+class CallerTruth:
+    """One sound of the caller: it sounded in ``[start_unix, end_unix]``.
+
+    ``message`` names the user message it belongs to; ``None`` for a sound that is no message. ``text`` is
+    what speech-to-text made of it, ``""`` for nothing.
+    """
+
+    clip: str
+    start_unix: float
+    end_unix: float
+    text: str
+    message: str | None
+
+
+@dataclass(frozen=True)
+class WordTruth:
+    """A word of an agent utterance and how much of its audio was played: ``all``, ``part`` or ``none``."""
+
+    text: str
+    start_s: float
+    end_s: float
+    heard: str
+
+
+@dataclass(frozen=True, eq=False)
+class AgentTruth:
+    """One agent utterance as the speaker played it.
+
+    ``runs`` are ``(started_unix, offset_s, duration_s)`` of what played without a stop. ``samples`` is
+    exactly what played, int16 at ``sample_rate``; ``generated_samples`` is how many were sent. ``cut`` is
+    true when some of them were dropped. ``llm_call`` is the ordinal of the LLM call that wrote the text,
+    ``None`` for ``say``.
+    """
+
+    clip: str
+    source: str
+    text: str
+    sample_rate: int
+    samples: Samples = field(repr=False)
+    generated_samples: int
+    runs: tuple[tuple[float, float, float], ...]
+    cut: bool
+    words: tuple[WordTruth, ...] = field(repr=False)
+    llm_call: int | None
+
+    def heard_words(self) -> tuple[str, ...]:
+        """The words whose audio was played to the end."""
+        return tuple(word.text for word in self.words if word.heard == "all")
+
+
+@dataclass(frozen=True, eq=False)
+class GroundTruth:
+    """What truly happened in one call; every ``*_unix`` is Unix seconds.
+
+    ``caller_samples`` is the whole caller line from ``line_started_unix`` on, int16 at ``caller_rate``.
+    ``messages`` are the user messages that must have been committed, as ``(message, text)``. ``items`` are
+    the conversation items the framework committed and ``framework_events`` what it announced, for
+    comparison; both are its word, not the truth.
+    """
+
+    scenario: str
+    started_unix: float
+    ended_unix: float
+    line_started_unix: float
+    caller_rate: int
+    caller_samples: Samples = field(repr=False)
+    caller: tuple[CallerTruth, ...]
+    agent: tuple[AgentTruth, ...]
+    llm_calls: tuple[LLMCall, ...]
+    messages: tuple[tuple[str, str], ...]
+    items: tuple[dict[str, Any], ...]
+    framework_events: tuple[dict[str, Any], ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the samples, as JSON-ready values."""
+        return {name: _plain(value) for name, value in vars(self).items() if name != "caller_samples"}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(item) for name, item in vars(value).items() if name != "samples"}
+    return value
+
+
+class DemoAgent(Agent):
+    """The agent of the demo: greets by `say`, and has one tool."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(instructions="You are a travel agent on the phone. Be brief.", id="northwind")
+        self.scenario = scenario
+
+    async def on_enter(self) -> None:
+        """Speak what the scenario wants said without the LLM, when it comes first."""
+        first = self.scenario.agent[0]
+        if first.source == "say":
+            self.session.say(load_clip(first.clip).text)
+
+    @function_tool
+    async def get_weather(self, context: RunContext[None], city: str) -> str:
+        """Look up the weather in a city.
+
+        Args:
+            context: The run this call belongs to.
+            city: The city's name.
+        """
+        await asyncio.sleep(self.scenario.tool_ms / 1000)
+        return self.scenario.tool_results["get_weather"]
+
+
+@dataclass
+class _Stage:
+    """The doubles of one call, and the director's view of it."""
+
+    scenario: Scenario
+    mic: RecordedMic
+    stt: ScriptedSTT
+    llm: ScriptedLLM
+    speaker: RealtimeSpeaker
+    spoken: dict[str, Spoken] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def cue_unix(self, cue: Cue) -> float:
+        """Wait until the cue's event happened; returns when it wants the speech to begin."""
+        delay = cue.delay_ms / 1000
+        if cue.caller is not None:
+            return self.spoken[cue.caller].end_unix + delay
+        names = [utterance.clip for utterance in self.scenario.agent]
+        assert cue.agent is not None
+        position = names.index(cue.agent)
+        while True:
+            self.changed.clear()
+            if position < len(self.speaker.segments):
+                segment = self.speaker.segments[position]
+                happened = segment.started_unix if cue.at == "started" else segment.finished_unix
+                if happened is not None:
+                    return happened + delay
+            await self.changed.wait()
+
+    async def direct(self) -> None:
+        """Play the caller's part, then wait for the agent's last word."""
+        for utterance in self.scenario.caller:
+            spoken = self.mic.speak(load_clip(utterance.clip), await self.cue_unix(utterance.cue))
+            self.spoken[utterance.clip] = spoken
+            self.stt.hear(spoken, utterance.interims, utterance.final, utterance.final_delay_ms)
+        goodbye = Cue(self.scenario.hang_up_ms, agent=self.scenario.agent[-1].clip)
+        await asyncio.sleep(max(0.0, await self.cue_unix(goodbye) - time.time()))
+
+
+async def run_call(
+    scenario: Scenario | None = None,
+    *,
+    on_session: Callable[[AgentSession[None]], None] | None = None,
+    on_tick: Callable[[float], None] | None = None,
+    agent_cls: Callable[[Scenario], Agent] = DemoAgent,
+) -> GroundTruth:
+    """Run one call in real time and return its truth.
+
+    ``on_session`` is called with the session before it starts; ``on_tick`` about four times a second with
+    the seconds since the start. ``agent_cls`` makes the agent from the scenario.
+
+    Raises:
+        TimeoutError: the call was not over after ``scenario.limit_s``.
+        RuntimeError: the agent spoke something else than the scenario says.
+    """
+    scenario = scenario or travel_call()
+    room = load_clip("room")
+    stage = _Stage(
+        scenario, RecordedMic(room), ScriptedSTT(), ScriptedLLM(scenario.replies), RealtimeSpeaker()
+    )
+    stage.speaker.on_change = stage.changed.set
+    # what each service and the network would decide is fixed here, so that nothing reaches for the cloud
+    session: AgentSession[None] = AgentSession(
+        stt=stage.stt,
+        llm=stage.llm,
+        tts=RecordedTTS([load_clip(utterance.clip) for utterance in scenario.agent]),
+        vad=inference.VAD(model="silero"),
+        turn_handling={
+            "turn_detection": "vad",
+            "endpointing": {"min_delay": scenario.endpointing_ms / 1000},
+            "interruption": {
+                "mode": "vad",
+                "false_interruption_timeout": scenario.false_interruption_ms / 1000,
+            },
+        },
+        use_tts_aligned_transcript=True,
+        aec_warmup_duration=None,  # there is no echo in a wire
+        session_close_transcript_timeout=0.3,  # at the end nothing is left to transcribe
+    )
+    synchronizer = TranscriptSynchronizer(next_in_chain_audio=stage.speaker, next_in_chain_text=TextSink())
+    session.input.audio = stage.mic
+    session.output.audio = synchronizer.audio_output
+    session.output.transcription = synchronizer.text_output
+    events = _EventLog()
+    events.listen(session)
+    if on_session is not None:
+        on_session(session)
+
+    started = time.time()
+    ticker = asyncio.create_task(_tick(on_tick)) if on_tick is not None else None
+    try:
+        async with asyncio.timeout(scenario.limit_s):
+            await session.start(agent_cls(scenario))
+            await stage.direct()
+    finally:
+        await session.aclose()
+        await synchronizer.aclose()
+        if ticker is not None:
+            ticker.cancel()
+    return _truth(stage, events, started, time.time())
+
+
+async def _tick(on_tick: Callable[[float], None]) -> None:
+    started = time.monotonic()
+    while True:
+        on_tick(time.monotonic() - started)
+        await asyncio.sleep(TICK_S)
+
+
+class _EventLog:
+    """What the framework announced, in order, as small dicts with ``at_unix`` and ``event``."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.items: list[dict[str, Any]] = []
+
+    def add(self, event: str, at_unix: float | None = None, **facts: Any) -> None:
+        self.events.append({"at_unix": at_unix or time.time(), "event": event, **facts})
+
+    def listen(self, session: AgentSession[None]) -> None:
+        session.on(
+            "user_state_changed",
+            lambda ev: self.add("user_state", ev.created_at, old=ev.old_state, new=ev.new_state),
+        )
+        session.on(
+            "agent_state_changed",
+            lambda ev: self.add("agent_state", ev.created_at, old=ev.old_state, new=ev.new_state),
+        )
+        session.on(
+            "user_input_transcribed",
+            lambda ev: self.add("transcribed", ev.created_at, text=ev.transcript, final=ev.is_final),
+        )
+        session.on(
+            "speech_created",
+            lambda ev: self.add("speech_created", id=ev.speech_handle.id, source=ev.source),
+        )
+        session.on("agent_false_interruption", lambda ev: self.add("false_interruption", resumed=ev.resumed))
+        session.on(
+            "function_tools_executed",
+            lambda ev: self.add("tools_executed", names=[call.name for call in ev.function_calls]),
+        )
+        session.on("error", lambda ev: self.add("error", error=str(ev.error)))
+        session.on("close", lambda ev: self.add("close", reason=ev.reason.value, error=str(ev.error or "")))
+        session.on("conversation_item_added", self._item)
+
+    def _item(self, ev: Any) -> None:
+        item = ev.item
+        if item.type != "message":
+            self.add("item", id=item.id, type=item.type)
+            return
+        facts = {"id": item.id, "role": item.role, "text": item.text_content or ""}
+        facts["interrupted"] = item.interrupted
+        self.items.append(facts)
+        self.add("item", type=item.type, **facts)
+
+
+def _truth(stage: _Stage, log: _EventLog, started: float, ended: float) -> GroundTruth:
+    scenario, segments = stage.scenario, stage.speaker.segments
+    if len(segments) != len(scenario.agent):
+        raise RuntimeError(f"the agent spoke {len(segments)} times, the scenario has {len(scenario.agent)}")
+    assert stage.mic.started_unix is not None
+    return GroundTruth(
+        scenario=scenario.name,
+        started_unix=started,
+        ended_unix=ended,
+        line_started_unix=stage.mic.started_unix,
+        caller_rate=stage.mic.sample_rate,
+        caller_samples=stage.mic.delivered(),
+        caller=tuple(_caller_truth(u, stage.spoken[u.clip]) for u in scenario.caller),
+        agent=tuple(
+            _agent_truth(u, load_clip(u.clip), segment, stage.llm.calls)
+            for u, segment in zip(scenario.agent, segments, strict=True)
+        ),
+        llm_calls=tuple(stage.llm.calls),
+        messages=scenario.messages(),
+        items=tuple(log.items),
+        framework_events=tuple(log.events),
+    )
+
+
+def _caller_truth(utterance: CallerUtterance, spoken: Spoken) -> CallerTruth:
+    return CallerTruth(
+        utterance.clip, spoken.start_unix, spoken.end_unix, utterance.final or "", utterance.message
+    )
+
+
+def _agent_truth(
+    utterance: AgentUtterance, clip: RecordedClip, segment: Segment, calls: list[LLMCall]
+) -> AgentTruth:
+    pushed, size = segment.pushed(), len(clip.samples)
+    # a framework that had to flush early marks the end with 10 ms of silence; that is no other speech
+    if not np.array_equal(pushed[:size], clip.samples[: len(pushed)]) or pushed[size:].any():
+        raise RuntimeError(f"the agent was to speak {clip.name!r} and spoke something else")
+    # discarded speculation may have had the same text; the call that was played is the newest before it
+    began = segment.started_unix or float("inf")
+    wrote = [
+        c.ordinal for c in calls if clip.text.startswith(c.reply_text or "\0") and c.started_unix < began
+    ]
+    rate = clip.sample_rate
+    return AgentTruth(
+        clip=clip.name,
+        source=utterance.source,
+        text=clip.text,
+        sample_rate=rate,
+        samples=segment.played(),
+        generated_samples=len(pushed),
+        runs=tuple((run.started_unix, run.offset / rate, run.samples / rate) for run in segment.runs),
+        cut=segment.interrupted,
+        words=tuple(
+            WordTruth(w.text, w.start / rate, w.end / rate, _heard(w.start, w.end, segment.position))
+            for w in clip.words
+        ),
+        llm_call=wrote[-1] if wrote and utterance.source == "reply" else None,
+    )
+
+
+def _heard(start: int, end: int, played: int) -> str:
+    if end <= played:
+        return "all"
+    return "part" if start < played else "none"
+
+
+def main() -> int:
+    """Run the default call and print the truth and the framework's events, as JSON lines."""
+    truth = asyncio.run(run_call())
+    zero = truth.started_unix
+    out = sys.stdout.write
+    for event in truth.framework_events:
+        at_unix, name = event["at_unix"], event["event"]
+        facts = {key: value for key, value in event.items() if key not in ("at_unix", "event")}
+        out(f"{at_unix - zero:7.3f} {name:18} {json.dumps(facts)}\n")
+    for caller in truth.caller:
+        span = f"{caller.start_unix - zero:7.3f}-{caller.end_unix - zero:7.3f}"
+        out(f"caller {span} {caller.clip} {caller.text!r}\n")
+    for agent in truth.agent:
+        runs = [
+            (round(at - zero, 3), round(offset, 3), round(length, 3)) for at, offset, length in agent.runs
+        ]
+        out(f"agent  {agent.clip} llm_call={agent.llm_call} cut={agent.cut} runs={runs}\n")
+        if agent.cut:
+            out(f"       heard: {' '.join(agent.heard_words())}\n")
+    for call in truth.llm_calls:
+        done = "" if call.finished else " (cancelled)"
+        out(f"llm {call.ordinal} {call.heard!r} -> {call.reply_text!r} {call.tool_calls}{done}\n")
+    out(f"{truth.ended_unix - zero:.1f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
