@@ -125,6 +125,10 @@ class LiveCall:
         """The present, in call-ms."""
         return self.ms(self._clock())
 
+    def precise_ms(self) -> float:
+        """The present, in call-ms, not rounded; for placing audio."""
+        return self._clock() * 1000 - self.origin_unix_ms
+
     # -- events --------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:

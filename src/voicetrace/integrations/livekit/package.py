@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which livekit-agents versions this adapter was tested with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_instruments: Final = ("livekit-agents >= 1.8, < 1.9",)
+TESTED: Final = ("1.8.9",)
+OLDEST: Final = (1, 8)
+NEWEST: Final = (1, 9)  # the first that is not supported
+
+
+def is_supported(version: str) -> bool:
+    """Tell whether the private hooks may be used with this version; the public ones always are."""
+    try:
+        major, minor = (int(part) for part in version.split(".")[:2])
+    except ValueError:
+        return False
+    return OLDEST <= (major, minor) < NEWEST

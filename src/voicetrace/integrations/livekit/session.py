@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One `AgentSession` run as a call: its public events become `voicetrace.events`.
+
+Which hook gives which field, and the traps (T..), are in ``specs/livekit.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from livekit import rtc
+from livekit.agents import AgentSession, llm
+from livekit.agents.voice import SpeechHandle, io
+from livekit.agents.voice import events as lk
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
+from voicetrace import events as ev
+from voicetrace import semconv
+from voicetrace.integrations.livekit.playout import PlayoutAdapter
+from voicetrace.live import LiveCall
+from voicetrace.messages import Channel, TextSource, TimingSource
+
+DEFAULT_SAMPLE_RATE: Final = 24_000
+
+# the traces that have a running speech, by speech id: how code inside a reply task finds its call
+TRACES_BY_SPEECH: weakref.WeakValueDictionary[str, SessionTrace] = weakref.WeakValueDictionary()
+
+
+def step_key(speech_id: str, step: int) -> str:
+    """The record's key: LiveKit reuses one handle over tool steps (decision 3, T31)."""
+    return speech_id if step <= 1 else f"{speech_id}_{step}"
+
+
+@dataclass(slots=True)
+class _Step:
+    """One LLM step (or one `say`) of a handle, and how much of its text was told."""
+
+    key: str
+    data: Any = None  # LiveKit's `_LLMGenerationData`, whose text grows while the model streams
+    told: int = 0
+
+
+@dataclass(slots=True)
+class _Speech:
+    handle: SpeechHandle
+    source: str
+    steps: dict[int, _Step] = field(default_factory=dict)
+
+    @property
+    def current(self) -> _Step:
+        return self.step(self.handle.num_steps)
+
+    def step(self, number: int) -> _Step:
+        found = self.steps.get(number)
+        if found is None:
+            found = self.steps[number] = _Step(step_key(self.handle.id, number))
+        return found
+
+
+class CallerTap(io.AudioInput):
+    """Passes the caller's frames through unchanged, and gives a copy of each to the recording."""
+
+    def __init__(self, source: io.AudioInput, on_frame: Any) -> None:
+        super().__init__(label=source.label, source=source)
+        self._on_frame = on_frame
+        self._inner = source
+
+    async def __anext__(self) -> rtc.AudioFrame:
+        frame = await self._inner.__anext__()
+        self._on_frame(frame)
+        return frame
+
+
+class SessionTrace:
+    """Follows one run of one session, from `start` to `close`. Loop-affine; every handler is guarded."""
+
+    def __init__(self, session: AgentSession[Any], call: LiveCall) -> None:
+        self.call = call
+        self._session = weakref.ref(session)
+        self._speeches: dict[str, _Speech] = {}
+        self._step_by_item: dict[str, _Step] = {}
+        self._saying: tuple[str | None, list[str]] | None = None
+        self._typed: dict[str, str] = {}  # item id or speech id -> token of the typed text
+        self._typed_count = 0
+        self._voice_on = False  # a "speaking" of ours to close: a claimed turn is no voice (T17)
+        self._tap: CallerTap | None = None
+        self._rate_chosen = False
+        self.playout = PlayoutAdapter(call, self.current_key)
+        wrap = call.guard.wrap
+        self._handlers: dict[Any, Any] = {
+            "user_state_changed": wrap("user_state_changed", self._on_user_state),
+            "agent_state_changed": wrap("agent_state_changed", self._on_agent_state),
+            "user_input_transcribed": wrap("user_input_transcribed", self._on_transcript),
+            "speech_created": wrap("speech_created", self._on_speech_created),
+            "conversation_item_added": wrap("conversation_item_added", self._on_item),
+            "close": wrap("close", self._on_close),
+        }
+        self._speech_done = wrap("speech_done", self._on_speech_done)
+        self._caller_frame = wrap("caller_frame", self._on_caller_frame)
+        self.span_started = wrap("span_started", self._on_span_started)
+        self.span_ended = wrap("span_ended", self._on_span_ended)
+        for name, handler in self._handlers.items():
+            session.on(name, handler)
+        call.attach_loop(asyncio.get_running_loop())
+
+    # -- life ----------------------------------------------------------------------------------------
+    def started(self) -> None:
+        """`AgentSession.start` returned, and no frame of the caller has been read yet."""
+        session = self._session()
+        if session is None:
+            return
+        self._watch_output(session)
+        if Channel.CALLER in self.call.files.wants_audio:
+            self._tap_input(session)
+
+    def detach(self) -> None:
+        """Stop following, and leave the session, its sink and its input as they were."""
+        session = self._session()
+        self.playout.leave()
+        if session is None:
+            return
+        for name, handler in self._handlers.items():
+            session.off(name, handler)
+        tap, self._tap = self._tap, None
+        if tap is not None and session.input.audio is tap:
+            session.input.audio = tap.source
+
+    def finish(self, reason: str) -> None:
+        """The run is over, however it ended. Harmless when repeated."""
+        if self.call.closed:
+            return
+        for speech in self._speeches.values():
+            for step in speech.steps.values():
+                self._tell_text(step)
+        self.call.close(reason)
+        self.detach()
+
+    def _watch_output(self, session: AgentSession[Any]) -> None:
+        sink = session.output.audio
+        self.playout.follow(sink)
+        if sink is not None and not self._rate_chosen and self.call.files.wants_audio:
+            self._rate_chosen = True
+            tts = session.current_agent.tts or session.tts if _has_agent(session) else session.tts
+            rate = sink.sample_rate or getattr(tts, "sample_rate", None) or DEFAULT_SAMPLE_RATE
+            self.call.files.start_recording(rate)
+
+    def _tap_input(self, session: AgentSession[Any]) -> None:
+        source = session.input.audio
+        if source is None or isinstance(source, CallerTap):
+            return
+        self._tap = CallerTap(source, self._caller_frame)
+        session.input.audio = self._tap
+
+    def _on_caller_frame(self, frame: rtc.AudioFrame) -> None:
+        call = self.call
+        if not self._rate_chosen:
+            self._rate_chosen = True
+            call.files.start_recording(DEFAULT_SAMPLE_RATE)
+        call.files.caller_audio(call.precise_ms(), bytes(frame.data), frame.sample_rate, frame.num_channels)
+
+    # -- the user ------------------------------------------------------------------------------------
+    def _on_user_state(self, event: lk.UserStateChangedEvent) -> None:
+        call = self.call
+        now = call.now_ms()
+        at = min(call.ms(event.created_at), now)
+        if event.new_state == "speaking":
+            # text input claims the turn and looks like speech; real voice runs in a user_turn span
+            name = getattr(trace.get_current_span(), "name", None)
+            if name is not None and name != semconv.LK_SPAN_USER_TURN:
+                return
+            self._voice_on = True
+            call.emit(ev.UserSpeechStarted(at_ms=now, start_ms=at, source=TimingSource.LOCAL_VAD))
+        elif event.old_state == "speaking" and self._voice_on:
+            self._voice_on = False
+            call.emit(ev.UserSpeechStopped(at_ms=now, end_ms=at, source=TimingSource.LOCAL_VAD))
+
+    def _on_transcript(self, event: lk.UserInputTranscribedEvent) -> None:
+        self.call.emit(
+            ev.UserTranscript(
+                at_ms=min(self.call.ms(event.created_at), self.call.now_ms()),
+                text=event.transcript,
+                final=event.is_final,
+                source=TextSource.STT,
+            )
+        )
+
+    def text_typed(self, text: str | None) -> str:
+        """`generate_reply(user_input=...)` is being called; typed input takes its place now (decision 6)."""
+        self._typed_count += 1
+        token = f"typed_{self._typed_count}"
+        self.call.emit(ev.UserTextSubmitted(at_ms=self.call.now_ms(), token=token, text=text))
+        return token
+
+    def typed_for(self, token: str, key: str) -> None:
+        """The typed text's item has this id, or is answered by this speech."""
+        self._typed[key] = token
+
+    # -- the assistant -------------------------------------------------------------------------------
+    def current_key(self) -> str | None:
+        """The record's key of the speech that is current now."""
+        session = self._session()
+        handle = session.current_speech if session is not None else None
+        if handle is None:
+            return None
+        speech = self._speeches.get(handle.id)
+        return speech.current.key if speech is not None else handle.id
+
+    def say_next(self, text: str | None) -> list[str]:
+        """`say()` is being called with this text, or with a stream of it.
+
+        Its `speech_created` follows at once and puts the record's key into the list returned.
+        """
+        key: list[str] = []
+        self._saying = (text, key)
+        return key
+
+    def _on_speech_created(self, event: lk.SpeechCreatedEvent) -> None:
+        session = self._session()
+        if session is not None:
+            self._watch_output(session)
+            if (
+                self._tap is not None
+                and session.input.audio is not self._tap
+                and session.input.audio is not None
+            ):
+                self._tap_input(session)  # the input was swapped
+        handle = event.speech_handle
+        speech = self._speeches[handle.id] = _Speech(handle, event.source)
+        TRACES_BY_SPEECH[handle.id] = self
+        now = self.call.now_ms()
+        key = speech.current.key
+        self.call.emit(
+            ev.SpeechCreated(at_ms=now, speech_id=key, origin="say" if event.source == "say" else "reply")
+        )
+        if event.source == "say" and self._saying is not None:
+            (text, said_as), self._saying = self._saying, None
+            said_as.append(key)
+            if text is not None:
+                self.say_chunk(key, text)
+        handle.add_done_callback(self._speech_done)
+
+    def say_chunk(self, speech_id: str, text: str) -> None:
+        """Text of a `say()`, all of it or the next piece of a stream."""
+        self.call.emit(
+            ev.SpeechText(
+                at_ms=self.call.now_ms(), speech_id=speech_id, text=text, source=TextSource.TTS_INPUT
+            )
+        )
+
+    def llm_called(self, handle: SpeechHandle, chat_ctx: llm.ChatContext, span: Span) -> None:
+        """The LLM node runs in `span` with this context: one LLM step of this handle."""
+        speech = self._speeches.get(handle.id)
+        if speech is None:
+            return
+        now = self.call.now_ms()
+        number = handle.num_steps
+        if number > 1:  # the step before is over: its tools ran, and what it said has played
+            before = speech.step(number - 1)
+            self._tell_text(before)
+            self.call.emit(ev.SpeechEnded(at_ms=now, speech_id=before.key))
+            self.call.emit(ev.SpeechCreated(at_ms=now, speech_id=speech.step(number).key, origin="reply"))
+        items = chat_ctx.items
+        users = [i.id for i in items if i.type == "message" and i.role == "user"]
+        self.call.start_step(
+            span,
+            name=getattr(span, "name", semconv.LK_SPAN_LLM_NODE),
+            context_ids=tuple(i.id for i in items),
+            speech_id=speech.step(number).key,
+            answers=users[-1] if users else None,
+        )
+
+    def llm_data(self, handle: SpeechHandle, data: Any) -> None:
+        """LiveKit's own record of the step that is about to run: its text, and its item's id to be."""
+        speech = self._speeches.get(handle.id)
+        if speech is not None:
+            step = speech.step(handle.num_steps)
+            step.data = data
+            self._step_by_item[data.id] = step
+
+    def _tell_text(self, step: _Step) -> None:
+        """Tell what the model has said since the last time."""
+        text = getattr(step.data, "generated_text", "")
+        if isinstance(text, str) and len(text) > step.told:
+            more, step.told = text[step.told :], len(text)
+            self.call.emit(
+                ev.SpeechText(
+                    at_ms=self.call.now_ms(), speech_id=step.key, text=more, source=TextSource.TTS_INPUT
+                )
+            )
+
+    def _on_agent_state(self, event: lk.AgentStateChangedEvent) -> None:
+        session = self._session()
+        if session is not None:
+            self._watch_output(session)
+        playing = self.playout.playing
+        if event.old_state == "speaking" and playing is not None:
+            self.call.emit(
+                ev.PlayoutStopped(
+                    at_ms=self.call.now_ms(), speech_id=playing, stopped_ms=self.call.ms(event.created_at)
+                )
+            )
+
+    def _on_speech_done(self, handle: SpeechHandle) -> None:
+        speech = self._speeches.get(handle.id)
+        if speech is None:
+            return
+        now = self.call.now_ms()
+        # a reply that was never scheduled was a speculative attempt; a say() is always scheduled
+        discarded = not handle.scheduled and speech.source != "say"
+        for item in handle.chat_items:
+            if isinstance(item, llm.ChatMessage) and item.role == "assistant":
+                self._item_of(speech.current, item)
+        for step in speech.steps.values():
+            self._tell_text(step)
+            self.call.emit(
+                ev.SpeechEnded(at_ms=now, speech_id=step.key, outcome="discarded" if discarded else "done")
+            )
+            step.data = None
+        self._step_by_item = {i: s for i, s in self._step_by_item.items() if s.data is not None}
+        del self._speeches[handle.id]
+
+    # -- items ---------------------------------------------------------------------------------------
+    def _on_item(self, event: lk.ConversationItemAddedEvent) -> None:
+        item = event.item
+        if not isinstance(item, llm.ChatMessage):
+            return  # a hand-off
+        if item.role == "user":
+            self._user_item(item)
+        elif item.role == "assistant":
+            step = self._step_by_item.get(item.id) or self._step_in_context()
+            self._item_of(step, item)
+
+    def _user_item(self, item: llm.ChatMessage) -> None:
+        typed = item.transcript_confidence is None  # spoken items always carry a float
+        token: str | None = None
+        if typed and self._typed:
+            speech = self._speech_in_context()
+            token = self._typed.pop(item.id, None)
+            if token is None and speech is not None:
+                token = self._typed.pop(speech.handle.id, None)
+        self.call.emit(
+            ev.UserMessageAdded(
+                at_ms=self.call.now_ms(),
+                item_id=item.id,
+                text=item.raw_text_content or "",
+                source=TextSource.TEXT_INPUT if typed else TextSource.STT,
+                end_of_turn_ms=None if typed else self._end_of_turn(item),
+                token=token,
+            )
+        )
+
+    def _end_of_turn(self, item: llm.ChatMessage) -> int | None:
+        stopped = item.metrics.get("stopped_speaking_at")
+        delay = item.metrics.get("end_of_turn_delay")
+        return None if stopped is None or delay is None else self.call.ms(stopped + delay)
+
+    def _item_of(self, step: _Step | None, item: llm.ChatMessage) -> None:
+        if step is None:
+            self.call.fault(f"assistant item {item.id} belongs to no speech that was seen")
+            step = _Step(item.id)
+        self._tell_text(step)
+        self.call.emit(
+            ev.AssistantMessageAdded(
+                at_ms=self.call.now_ms(),
+                item_id=item.id,
+                speech_id=step.key,
+                text=item.raw_text_content or "",
+                cut=item.interrupted,
+            )
+        )
+
+    def _speech_in_context(self) -> _Speech | None:
+        """The speech whose task runs now: its turn span names the generation; else the current one."""
+        attributes = getattr(trace.get_current_span(), "attributes", None) or {}
+        generation = attributes.get(semconv.LK_GENERATION_ID)
+        if isinstance(generation, str):
+            speech = self._speeches.get(generation.rpartition("_")[0])
+            if speech is not None:
+                return speech
+        session = self._session()
+        handle = session.current_speech if session is not None else None
+        return self._speeches.get(handle.id) if handle is not None else None
+
+    def _step_in_context(self) -> _Step | None:
+        speech = self._speech_in_context()
+        return speech.current if speech is not None else None
+
+    # -- native spans --------------------------------------------------------------------------------
+    def _on_span_started(self, span: Span, name: str, span_id: str) -> None:
+        if name == semconv.LK_SPAN_SESSION:
+            self.call.bind_span(span)
+        elif name in (semconv.LK_SPAN_EOU_WAIT, semconv.LK_SPAN_TURN_HOOK):
+            self.call.emit(ev.EndOfTurnPending(at_ms=self.call.now_ms(), token=span_id))
+
+    def _on_span_ended(self, span: Any, name: str, span_id: str) -> None:
+        now = self.call.now_ms()
+        if name == semconv.LK_SPAN_EOU_WAIT:
+            outcome = (span.attributes or {}).get(semconv.LK_EOU_OUTCOME)
+            decided: Any = {"committed": "committed", "user_resumed": "resumed"}.get(str(outcome), "dropped")
+            self.call.emit(ev.EndOfTurnDecided(at_ms=now, token=span_id, outcome=decided))
+        elif name == semconv.LK_SPAN_TURN_HOOK:
+            self.call.emit(ev.EndOfTurnDecided(at_ms=now, token=span_id, outcome="done"))
+            names = {e.name for e in span.events}
+            if names & {semconv.LK_EVENT_STOP_RESPONSE, "exception"}:
+                self.call.emit(ev.UserTurnDropped(at_ms=now))
+        elif name == semconv.LK_SPAN_LLM_NODE:
+            for speech in self._speeches.values():
+                for step in speech.steps.values():
+                    self._tell_text(step)
+            error = "" if span.status.is_ok or span.status.is_unset else (span.status.description or "error")
+            self.call.emit(ev.LLMStepEnded(at_ms=now, span_id=span_id, error=error))
+        elif name == semconv.LK_SPAN_SESSION:
+            # close is not emitted when the teardown raised
+            self.finish("span ended")
+
+    def _on_close(self, event: lk.CloseEvent) -> None:
+        reason = event.reason.value
+        if event.error is not None:
+            reason = f"{reason}: {event.error.type}"
+        self.finish(reason)
+
+
+def _has_agent(session: AgentSession[Any]) -> bool:
+    try:
+        return session.current_agent is not None
+    except RuntimeError:
+        return False
+
+
+async def tell_chunks(text: AsyncIterable[str], tell: Any) -> AsyncIterator[str]:
+    """Pass streamed text through, telling each chunk first; closing it closes the source."""
+    try:
+        async for chunk in text:
+            tell(chunk)
+            yield chunk
+    finally:
+        aclose = getattr(text, "aclose", None)
+        if aclose is not None:
+            await aclose()
