@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,12 +32,20 @@ from voicetrace.demo.doubles_livekit import (
     TextSink,
     tokenize,
 )
-from voicetrace.demo.livekit_call import AgentTruth, CallerTruth, GroundTruth, WordTruth, _agent_truth
+from voicetrace.demo.livekit_call import (
+    AgentTruth,
+    CallerTruth,
+    GroundTruth,
+    WordTruth,
+    _agent_truth,
+    run_call,
+)
 from voicetrace.demo.script import (
     AgentUtterance,
     RecordedClip,
     Reply,
     Samples,
+    Scenario,
     ToolCall,
     Word,
     load_clip,
@@ -528,3 +537,48 @@ def test_truth_is_json_but_for_the_samples() -> None:
     assert read["agent"][0]["words"] == [{"text": "Hi", "start_s": 0.1, "end_s": 0.2, "heard": "all"}]
     assert read["llm_calls"][0]["context_item_ids"] == ["u"]
     assert read["messages"] == [["m", "hi"]]
+
+
+# --- the runner, on a call of one utterance
+
+
+def greeting_only(**changes: Any) -> Scenario:
+    agent = (AgentUtterance("agent_bye", source="say"),)
+    facts = {
+        "name": "short",
+        "caller": (),
+        "agent": agent,
+        "replies": (),
+        "tool_results": {},
+        "hang_up_ms": 0,
+    }
+    return Scenario(**{**facts, **changes})
+
+
+async def test_run_call_returns_what_was_played() -> None:
+    sessions: list[Any] = []
+    ticks: list[float] = []
+    truth = await run_call(greeting_only(), on_session=sessions.append, on_tick=ticks.append)
+    (agent,) = truth.agent
+    clip = load_clip("agent_bye")
+    assert np.array_equal(agent.samples[: len(clip.samples)], clip.samples)
+    assert (agent.cut, agent.llm_call, agent.source) == (False, None, "say")
+    assert agent.heard_words() == tuple(clip.text.split())
+    assert [item["text"] for item in truth.items] == [clip.text]
+    assert truth.framework_events[-1]["event"] == "close"
+    assert truth.ended_unix - truth.started_unix >= clip.duration_s
+    # the caller's line is never ahead of time
+    line_s = len(truth.caller_samples) / truth.caller_rate
+    assert 0 < line_s <= truth.ended_unix - truth.line_started_unix
+    assert len(sessions) == 1
+    assert ticks == sorted(ticks)
+    assert len(ticks) >= 2
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert [task for task in left if "voicetrace" in repr(task)] == []
+
+
+async def test_run_call_says_what_a_stuck_call_waited_for() -> None:
+    with pytest.raises(
+        TimeoutError, match=r"after 0.3 s: it waited for the agent to have finished 'agent_bye'"
+    ):
+        await run_call(greeting_only(limit_s=0.3))

@@ -11,6 +11,7 @@ from the samples and clocks of the doubles, not from what the framework reported
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -174,6 +175,7 @@ class _Stage:
     speaker: RealtimeSpeaker
     spoken: dict[str, Spoken] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting_for: str = "the session to start"
 
     async def cue_unix(self, cue: Cue) -> float:
         """Wait until the cue's event happened; returns when it wants the speech to begin."""
@@ -183,6 +185,7 @@ class _Stage:
         names = [utterance.clip for utterance in self.scenario.agent]
         assert cue.agent is not None
         position = names.index(cue.agent)
+        self.waiting_for = f"the agent to have {cue.at} {cue.agent!r}"
         while True:
             self.changed.clear()
             if position < len(self.speaker.segments):
@@ -257,11 +260,17 @@ async def run_call(
         async with asyncio.timeout(scenario.limit_s):
             await session.start(agent_cls(scenario))
             await stage.direct()
+    except TimeoutError:
+        raise TimeoutError(
+            f"the demo call was not over after {scenario.limit_s:g} s: it waited for {stage.waiting_for}"
+        ) from None
     finally:
         await session.aclose()
         await synchronizer.aclose()
         if ticker is not None:
             ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ticker
     return _truth(stage, events, started, time.time())
 
 
