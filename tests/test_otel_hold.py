@@ -172,7 +172,9 @@ def test_the_copy_is_the_original_but_for_the_attributes():
     tracer = provider.get_tracer("scope", "1.2", "https://example.test/schema")
     (other,) = make_spans()
     with tracer.start_as_current_span("parent"):
-        span = tracer.start_span("llm", kind=SpanKind.CLIENT, links=[Link(other.context), Link(other.context)])
+        span = tracer.start_span(
+            "llm", kind=SpanKind.CLIENT, links=[Link(other.context), Link(other.context)]
+        )
         for name in ("dropped", "keep", "replace", "remove"):
             span.set_attribute(name, name)
         span.add_event("dropped")
@@ -185,10 +187,8 @@ def test_the_copy_is_the_original_but_for_the_attributes():
     held_exporter(inner, links).export([original])
     (copy,) = inner.spans
     assert list(copy.attributes.items()) == [("keep", "keep"), ("replace", "new")]
-    for name in (
-        "name context parent kind status start_time end_time resource instrumentation_scope events links "
-        "dropped_attributes dropped_events dropped_links"
-    ).split():
+    same = "name context parent kind status start_time end_time resource instrumentation_scope events links"
+    for name in [*same.split(), "dropped_attributes", "dropped_events", "dropped_links"]:
         assert getattr(copy, name) == getattr(original, name), name
     assert copy.dropped_attributes == 1
     assert '"replace": "new"' in copy.to_json()
@@ -491,7 +491,9 @@ def test_any_schedule_exports_each_span_exactly_once(data):
     spans = make_spans(count)
     delivered: Counter[str] = Counter()
     expected = data.draw(st.lists(st.sampled_from(spans), unique_by=id))
-    steps = [("end", s) for s in spans] + [("expect", s) for s in expected] + [("resolve", s) for s in expected]
+    steps = (
+        [("end", s) for s in spans] + [("expect", s) for s in expected] + [("resolve", s) for s in expected]
+    )
     steps += [("flush", None)] * 2 + [("later", None)] * 2 + [("fail", None), ("raise", None), ("well", None)]
     resolved = {}
     for kind, span in data.draw(st.permutations(steps)):
