@@ -95,13 +95,13 @@ def export_bundle(
     """
     target = Path(directory)
     ids = {"run_id": _uuid("run_id", run_id), "run_agent_id": _uuid("run_agent_id", run_agent_id)}
-    recording, source = _recording_of(call)
     if not call.messages:
         raise BundleError(f"call {call.call_id} has no messages, so there is no transcript to write")
     if not call.call_id.strip():
         raise BundleError("the call has no id, and a bundle needs one as its voice_session_id")
-    _check_target(target)
     try:
+        recording, source = _recording_of(call)
+        _check_target(target)
         with _build_beside(target) as build:
             artifacts = build / "artifacts"
             artifacts.mkdir()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeGuard
@@ -214,12 +215,14 @@ def _not_finite(data: object) -> list[str]:
 def load_json(path: Path) -> tuple[Any, list[str]]:
     """Read a JSON file strictly: ``(value, [])``, or ``(None, problems)``. Never raises for its content."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(DOCUMENT_LIMIT_BYTES + 1)
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):  # reading a pipe would wait for a writer
+            return None, ["$: cannot be read: it is no regular file"]
+        if facts.st_size > DOCUMENT_LIMIT_BYTES:
+            return None, [f"$: is larger than {DOCUMENT_LIMIT_BYTES // 2**20} MiB"]
+        raw = path.read_bytes()
     except (OSError, ValueError) as error:
-        return None, [f"$: cannot be read: {_reason(error)}"]
-    if len(raw) > DOCUMENT_LIMIT_BYTES:
-        return None, [f"$: is larger than {DOCUMENT_LIMIT_BYTES // 2**20} MiB"]
+        return None, [f"$: cannot be read: {reason(error)}"]
     if raw.startswith(b"\xef\xbb\xbf"):
         return None, ["$: begins with a byte order mark; write UTF-8 without one"]
     try:
@@ -255,5 +258,6 @@ def _no_constant(name: str) -> Any:
     raise _NotStrictError(f"is not JSON: {name} is no JSON value")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a file could not be read, in the system's own words, without its path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -26,10 +26,10 @@ def validate_bundle(directory: str | os.PathLike[str]) -> list[str]:
     path in the bundle: ``artifacts/live_continuity_report.json $.passed: …``. Never raises for content.
     """
     root = Path(directory)
-    if not root.is_dir():
+    if not stat.S_ISDIR(_mode(root)):
         return [f"$: {root} is no directory"]
     path = root / MANIFEST_NAME
-    if not path.is_file():
+    if not _mode(path):
         return [f"$: {root} has no {MANIFEST_NAME} at its root"]
     data, problems = p.load_json(path)
     if problems:
@@ -44,14 +44,14 @@ def validate_path(path: str | os.PathLike[str]) -> list[str]:
     also checked against its files when at least one of them stands beside it. One line per problem.
     """
     where = Path(path)
-    if where.is_dir():
+    if stat.S_ISDIR(_mode(where)):
         return validate_bundle(where)
     data, problems = p.load_json(where)
     if problems:
         return problems
     if not _looks_like_manifest(data):
         return validate_report(data)
-    beside = any((where.parent / file).exists() for _, _, file in _local_files(data))
+    beside = any(_mode(where.parent / file) for _, _, file in _local_files(data))
     return validate_manifest(data) + (_file_problems(data, where.parent) if beside else [])
 
 
@@ -69,6 +69,14 @@ def digest(path: Path) -> tuple[str, int]:
     return sha.hexdigest(), total
 
 
+def _mode(path: Path) -> int:
+    """The file's mode; 0 when nothing is there, or when no file can have such a name."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
 def _looks_like_manifest(data: Any) -> bool:
     if not isinstance(data, dict) or "type" in data:
         return False
@@ -82,8 +90,7 @@ def _local_files(data: Any) -> Iterator[tuple[int, dict[str, Any], str]]:
         if not isinstance(artifact, dict) or artifact.get("location") != "local_path":
             continue
         path = artifact.get("path")
-        # a NUL or a lone surrogate can be in JSON and in no file name
-        if isinstance(path, str) and path_problem(path) is None and "\0" not in path and p.is_unicode(path):
+        if isinstance(path, str) and path_problem(path) is None and p.is_unicode(path):
             yield index, artifact, path
 
 
@@ -92,9 +99,8 @@ def _file_problems(data: Any, root: Path) -> list[str]:
     for index, artifact, path in _local_files(data):
         try:
             out += _one_file(f"$.artifacts[{index}]", artifact, path, root)
-        except (OSError, RuntimeError) as error:  # RuntimeError: symbolic links in a circle
-            reason = getattr(error, "strerror", None) or "it cannot be resolved"
-            out.append(f"$.artifacts[{index}].path: {p.shown(path)} cannot be read: {reason}")
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name; symbolic links in a circle
+            out.append(f"$.artifacts[{index}].path: {p.shown(path)} cannot be read: {p.reason(error)}")
     return out
 
 
