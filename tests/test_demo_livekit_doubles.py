@@ -574,7 +574,7 @@ async def test_run_call_returns_what_was_played() -> None:
     assert ticks == sorted(ticks)
     assert len(ticks) >= 2
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    assert [task for task in left if "voicetrace" in repr(task)] == []
+    assert [task for task in left if "voicetrace/demo" in repr(task)] == []
 
 
 async def test_run_call_says_what_a_stuck_call_waited_for() -> None:
