@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from voicetrace.messages import LLMStep, Recording, VoiceMessage
     from voicetrace.otel import wrap_exporter
     from voicetrace.reader import read_calls
-    from voicetrace.recover import recover
+    from voicetrace.recovery import recover
     from voicetrace.settings import configure
     from voicetrace.voice_call import VoiceCall
 
@@ -41,7 +41,7 @@ _HOMES = {
     "VoiceMessage": "voicetrace.messages",
     "configure": "voicetrace.settings",
     "read_calls": "voicetrace.reader",
-    "recover": "voicetrace.recover",
+    "recover": "voicetrace.recovery",
     "wrap_exporter": "voicetrace.otel",
 }
 
@@ -52,8 +52,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'voicetrace' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
-    if name != "recover":  # the submodule of that name would shadow it
-        globals()[name] = value
+    globals()[name] = value
     return value
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -167,6 +168,27 @@ def is_live(path: Path) -> bool:
         return True
     else:
         return False
+    finally:
+        os.close(fd)
+
+
+def append_events(path: Path, events: Iterable[ev.Event]) -> None:
+    """Add events to the journal of a dead process, behind a torn last line if there is one.
+
+    Raises:
+        OSError: the disk refuses, or a process holds the journal.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_APPEND)
+    try:
+        if fcntl is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        size = os.fstat(fd).st_size
+        torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        lines = [json.dumps(ev.to_dict(e), separators=(",", ":")) for e in events]
+        data = ("\n" * torn + "".join(f"{line}\n" for line in lines)).encode()
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
     finally:
         os.close(fd)
 

@@ -27,6 +27,7 @@ from voicetrace.call import CallRecorder, Change
 from voicetrace.files import CallFiles
 from voicetrace.guard import Guard
 from voicetrace.messages import LLMStep, VoiceMessage
+from voicetrace.otel.attributes import call_attributes, call_document, step_attributes
 from voicetrace.otel.encode import encode_entry, set_call_attributes
 from voicetrace.otel.links import LINKS
 from voicetrace.otel.records import MessageRecords
@@ -280,14 +281,9 @@ class LiveCall:
         return attributes
 
     def document(self) -> dict[str, Any]:
-        """The whole record as one JSON object: the call span's attributes with the uncut map."""
+        """The whole record as one JSON object, for `messages.json`."""
         with self._lock:
-            recording = self.recorder.recording
-            attributes = call_attributes(self.recorder, final=True)
-            if recording is not None:
-                attributes[semconv.VOICE_RECORDING] = recording.to_wire()
-            messages = {m.id: m.to_wire() for m in self.recorder.ordered()}
-            return attributes | {semconv.VOICE_MESSAGES: messages}
+            return call_document(self.recorder)
 
     def _emit_record(self, message: VoiceMessage) -> None:
         revision = self._revisions.get(message.id, 0) + 1
@@ -365,36 +361,3 @@ class LiveCall:
                 callback(self)
             except Exception as error:  # noqa: BLE001  counted and logged in the guard
                 self.guard.failed("on_closed", error)
-
-
-def step_attributes(step: LLMStep) -> dict[str, Any]:
-    """What an LLM span says once its outputs are known (contract, section 1; decisions 4 and 5)."""
-    out: dict[str, Any] = {semconv.VOICE_CONTEXT_MESSAGE_IDS: list(step.context_ids)}
-    if step.output_ids:
-        out[semconv.VOICE_OUTPUT_MESSAGE_ID] = step.output_ids[0]
-    if len(step.output_ids) > 1:
-        out[semconv.VOICE_OUTPUT_MESSAGE_IDS] = list(step.output_ids)
-    if step.speculative:
-        out[semconv.VOICE_SPECULATIVE] = True
-    return out
-
-
-def call_attributes(recorder: CallRecorder, *, final: bool) -> dict[str, Any]:
-    """The call span's own attributes, all but the messages and the recording."""
-    start = recorder.started
-    out: dict[str, Any] = {}
-    if start is not None:
-        out = {
-            semconv.VOICE_CALL_ID: start.call_id,
-            semconv.VOICE_ORIGIN_UNIX_MS: start.origin_unix_ms,
-            semconv.VOICE_FRAMEWORK: start.framework,
-            semconv.VOICE_FRAMEWORK_VERSION: start.framework_version,
-            semconv.VOICE_WORKSPACE_ID: start.workspace_id,
-            semconv.VOICE_SERVICE_ID: start.service_id,
-            semconv.GEN_AI_CONVERSATION_ID: start.conversation_id,
-        }
-    if recorder.warnings:
-        out[semconv.VOICE_WARNINGS] = list(recorder.warnings[:50])
-    if final and recorder.ended is not None:
-        out[semconv.VOICE_END_REASON] = recorder.ended.reason
-    return {k: v for k, v in out.items() if v != ""}

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`recover`: journals of dead processes become finished calls: messages, spans, recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from voicetrace import events as ev
+from voicetrace.audio import RecordingError, RecordingFacts, repair
+from voicetrace.call import CallRecorder, fold
+from voicetrace.files import MESSAGES_NAME, RECORDING_STEM, write_json
+from voicetrace.journal import (
+    Journal,
+    JournalError,
+    append_events,
+    is_live,
+    journals_in,
+    read_journal,
+    voice_call,
+)
+from voicetrace.otel.attributes import call_document
+from voicetrace.otel.otlp_json import write_trace
+from voicetrace.otel.rebuild import call_spans
+from voicetrace.voice_call import VoiceCall
+
+TRACE_NAME: Final = "trace.json"
+REASON: Final = "process died"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that was left as it is, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What `recover` found and did. `finished` were whole already; nothing is ever deleted."""
+
+    recovered: list[VoiceCall] = field(default_factory=list)
+    finished: list[Path] = field(default_factory=list)
+    running: list[Path] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def recover(directory: str | Path, *, exporter: SpanExporter | None = None) -> Recovery:
+    """Finish every call under a directory whose process died.
+
+    Each gets what a clean close would have left: the end in its journal, the recording with its true
+    length, ``messages.json``, and ``trace.json`` with the call span and its LLM steps under their own
+    ids. Doing it again changes nothing.
+
+    Args:
+        directory: A directory of calls, one call's folder, or one journal.
+        exporter: Also sends the call span, and those LLM spans that had not left the process, here.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+    """
+    root = Path(directory)
+    if not root.exists():
+        raise FileNotFoundError(f"there is no directory of calls at {root}")
+    report = Recovery()
+    for path in [root] if root.is_file() else journals_in(root):
+        try:
+            _recover_one(path, report, exporter)
+        except (JournalError, OSError) as error:
+            report.skipped.append(Skipped(path, str(error)))
+    return report
+
+
+def _recover_one(path: Path, report: Recovery, exporter: SpanExporter | None) -> None:
+    if is_live(path):
+        report.running.append(path)
+        return
+    journal = read_journal(path)
+    if journal.ended and (path.parent / MESSAGES_NAME).exists():
+        report.finished.append(path)
+        return
+    recorder = fold(journal.events)
+    if recorder.started is None:
+        raise JournalError(f"{path} has lost the start of its call; it was left as it is")
+    facts, faults = _mend_recording(path.parent, recorder)
+    closing: list[ev.Event] = [ev.CaptureFault(at_ms=recorder.now_ms, message=m) for m in faults]
+    if not journal.ended:
+        end_ms = max(recorder.now_ms, facts.duration_ms if facts else 0)
+        closing.append(ev.CallEnded(at_ms=end_ms, reason=REASON))
+    if facts is not None and (recorder.recording is None or recorder.recording.sha256 is None):
+        closing.append(
+            ev.RecordingFinished(
+                at_ms=recorder.now_ms,
+                uri=facts.uri,
+                format=facts.format,
+                duration_ms=facts.duration_ms,
+                sha256=facts.sha256,
+            )
+        )
+    append_events(path, closing)
+    for event in closing:
+        recorder.apply(event)
+    _write_outputs(path.parent, recorder, exporter)
+    whole = Journal(path, (*journal.events, *closing), journal.problems, journal.torn)
+    report.recovered.append(voice_call(whole))
+
+
+def _mend_recording(folder: Path, recorder: CallRecorder) -> tuple[RecordingFacts | None, list[str]]:
+    if recorder.recording is None:
+        return None, []
+    try:
+        return repair(folder / f"{RECORDING_STEM}.wav", end_ms=recorder.now_ms), []
+    except RecordingError as error:
+        return None, [str(error)]
+
+
+def _write_outputs(folder: Path, recorder: CallRecorder, exporter: SpanExporter | None) -> None:
+    recording = recorder.recording
+    messages = folder / MESSAGES_NAME
+    spans = call_spans(
+        recorder,
+        recording_uri=(folder / recording.uri).absolute().as_uri() if recording is not None else None,
+        messages_uri=messages.absolute().as_uri(),
+    )
+    write_trace(folder / TRACE_NAME, spans)
+    if exporter is not None:
+        _export(exporter, spans, recorder)
+    # last, because its presence says that the call is finished
+    write_json(messages, call_document(recorder))
+
+
+def _export(exporter: SpanExporter, spans: Sequence[object], recorder: CallRecorder) -> None:
+    fresh = [
+        span
+        for span, step in zip(spans, [None, *recorder.steps], strict=True)
+        if step is None or step.span_id not in recorder.exported_steps
+    ]
+    if exporter.export(fresh) is not SpanExportResult.SUCCESS:  # type: ignore[arg-type]
+        raise OSError("the exporter refused the recovered spans; run recover again when it takes them")
