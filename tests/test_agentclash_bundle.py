@@ -27,6 +27,7 @@ from voicetrace.agentclash import (
     validate_path,
 )
 from voicetrace.agentclash.reports import LIVE_CONTINUITY
+from voicetrace.audio import read_channel
 from voicetrace.messages import (
     Channel,
     LLMStep,
@@ -196,12 +197,15 @@ def wav(path: Path) -> tuple[int, int, np.ndarray[Any, Any]]:
         return file.getnchannels(), file.getframerate(), np.frombuffer(file.readframes(2**31), "<i2")
 
 
-def test_the_audio_is_the_recordings_sample_by_sample(bundle: Path) -> None:
+def test_the_audio_is_the_recordings_sample_by_sample(bundle: Path, tmp_path: Path) -> None:
     expected = samples(10_000)
     for column, name in enumerate(("caller", "agent")):
         channels, rate, got = wav(bundle / "artifacts" / f"{name}.wav")
         assert (channels, rate) == (1, RATE)
         np.testing.assert_array_equal(got, expected[:, column])
+        # and so says the reader of recordings
+        again = np.concatenate(list(read_channel(tmp_path / "call.wav", Channel(name))))
+        np.testing.assert_array_equal(got, again)
     _, _, mixed = wav(bundle / "artifacts" / "mixed.wav")
     np.testing.assert_array_equal(mixed, np.clip(expected.astype(np.int32).sum(axis=1), -32768, 32767))
 
@@ -687,6 +691,16 @@ def test_every_tampered_file_is_named(bundle: Path, tmp_path: Path) -> None:
     ):
         assert line in problems
     assert len(problems.splitlines()) == 10  # the report's size changed as well
+
+
+def test_a_line_break_in_a_file_name_stays_one_line(bundle: Path) -> None:
+    report = bundle / "artifacts" / "live_continuity_report.json"
+    report.write_text("{}")
+    report.rename(bundle / "artifacts" / "a\nb.json")
+    edit(bundle, "live_continuity_report", path="artifacts/a\nb.json")
+    problems = validate_bundle(bundle)
+    assert '"artifacts/a\\nb.json" $.status: is missing' in problems
+    assert not any("\n" in line for line in problems)
 
 
 def test_a_size_of_zero_says_nothing_and_object_storage_is_not_looked_for(bundle: Path) -> None:

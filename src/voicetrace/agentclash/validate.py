@@ -125,5 +125,6 @@ def _one_file(at: str, artifact: dict[str, Any], path: str, root: Path) -> list[
     kind = artifact.get("kind")
     if isinstance(kind, str) and kind in REPORT_KINDS:
         report, problems = p.load_json(file)
-        out += [f"{path} {line}" for line in problems or validate_report(report, kind)]
+        where = path if path.isprintable() else p.shown(path)  # a line break in a name stays one line
+        out += [f"{where} {line}" for line in problems or validate_report(report, kind)]
     return out
