@@ -7,7 +7,7 @@
 
 from voicetrace.audio.clip import Clip, clip_message
 from voicetrace.audio.errors import ClipError, RecordingError
-from voicetrace.audio.facts import RecordingFacts
+from voicetrace.audio.facts import RecordingFacts, encode
 from voicetrace.audio.index import Index, index_path, read_index
 from voicetrace.audio.pcm import to_mono
 from voicetrace.audio.repair import repair
@@ -27,6 +27,7 @@ __all__ = [
     "RecordingWriter",
     "Segments",
     "clip_message",
+    "encode",
     "index_path",
     "read_channel",
     "read_index",

@@ -81,7 +81,7 @@ class RateStream:
 
 def _soxr_stream(from_hz: int, to_hz: int) -> Any:
     try:
-        import soxr
+        import soxr  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise RecordingError(
             f"recording {from_hz} Hz audio at {to_hz} Hz needs soxr: install voicetrace[livekit] "

@@ -31,6 +31,7 @@ import numpy as np
 from voicetrace.audio.pcm import Samples
 
 GAP_MS: Final = 15.0
+JITTER_MS: Final = 100.0
 HOLD_MS: Final = 500.0
 HOLD_AUDIO_MS: Final = 30_000.0  # the most that is ever held; it bounds memory
 SHRINKING_MS: Final = 5.0  # a delay that shrank by less has stopped shrinking
@@ -94,11 +95,14 @@ class CallerPlacer:
         waited = now_ms - self._settling_from[1]
         return self.settle() if self._held and waited >= HOLD_MS else []
 
-    def settle(self) -> list[Placed]:
-        """Place what is held by what is known: behind a gap, or at the stream's start."""
+    def settle(self, *, ended: bool = False) -> list[Placed]:
+        """Place what is held by what is known: at the stream's start, or behind a gap.
+
+        A stream that `ended` before that could be known gets no gap that may as well be jitter.
+        """
         if not self._held:
             return []
-        if self._anchor is not None and self._lowest <= self._anchor + GAP_MS:
+        if ended and self._anchor is not None and self._lowest <= self._anchor + JITTER_MS:
             return self._release()
         self._anchor = self._lowest
         self._recent.clear()

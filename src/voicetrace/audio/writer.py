@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from voicetrace.audio.errors import ClipError, RecordingError
-from voicetrace.audio.facts import RecordingFacts, facts_of
+from voicetrace.audio.facts import RecordingFacts, encode, facts_of
 from voicetrace.audio.index import IndexWriter, index_path
 from voicetrace.audio.pcm import RateStream, Samples, to_mono
-from voicetrace.audio.placement import CallerPlacer, Placed
+from voicetrace.audio.placement import AHEAD_MS, CallerPlacer, Placed
 from voicetrace.audio.repair import repair
 from voicetrace.audio.segments import Segments
-from voicetrace.audio.transcode import RecordingFormat, transcode
+from voicetrace.audio.transcode import RecordingFormat
 from voicetrace.audio.wav import CHANNELS, SparseWav
 from voicetrace.messages import Channel
 
@@ -141,7 +141,7 @@ class RecordingWriter:
             return
         track = self._tracks[Channel.AGENT]
         start = start_ms * self.sample_rate_hz // 1000
-        with self._guarded("written"):
+        with self._guarded("written", at_stake_ms=run.size * 1000 / rate):
             if start > track.end + JOIN_MS * self.sample_rate_hz // 1000 or not track.end:
                 self._end_run(Channel.AGENT)
                 track.start = track.written = track.end = start
@@ -192,8 +192,8 @@ class RecordingWriter:
     def finish(self, end_ms: int) -> RecordingFacts:
         """Write what is held, make the file exactly as long as the call, and encode it if that was asked.
 
-        May take long for a long call in another format than WAV. After a failure of the disk it makes the
-        best of what is there; the facts then tell of less than the call.
+        May take long for a long call in another format than WAV (see `encode`). After a failure of the
+        disk it makes the best of what is there; the facts then tell of less than the call.
 
         Raises:
             RecordingError: the disk failed, or nothing can be read back.
@@ -202,25 +202,20 @@ class RecordingWriter:
             return self._facts
         if self._failed:
             return self._finish_failed()
-        self._place(self._placer.settle())
+        self._place(self._placer.settle(ended=True))
         frames = max(0, end_ms) * self.sample_rate_hz // 1000
         self.segments.end(end_ms)
         with self._guarded("finished"):
             for channel, track in self._tracks.items():
                 self._end_run(channel)
-                if (over := (track.end - frames) * 1000 // self.sample_rate_hz) > 0:
+                if (over := (track.end - frames) * 1000 // self.sample_rate_hz) > AHEAD_MS:
                     self.note_lost(channel, end_ms, end_ms + over, "after the end of the call")
             assert self._wav is not None
             assert self._index is not None
             self._wav.finish(frames)
             self._index.sync()
             self.close()
-            path, note = self.path, ""
-            try:
-                path = transcode(self.path, self._format)
-            except RecordingError as error:
-                note = str(error)
-            self._facts = facts_of(path, lost_ms=self.lost_ms, note=note)
+            self._facts = encode(facts_of(self.path, lost_ms=self.lost_ms), self._format)
         return self._facts
 
     def close(self) -> None:
@@ -237,17 +232,7 @@ class RecordingWriter:
         facts = repair(self.path)
         self.segments.end(facts.duration_ms)
         note = "recording stopped early: the disk failed"
-        self._facts = RecordingFacts(
-            facts.path,
-            facts.uri,
-            facts.format,
-            facts.sample_rate_hz,
-            facts.channels,
-            facts.duration_ms,
-            facts.sha256,
-            self.lost_ms,
-            note,
-        )
+        self._facts = replace(facts, lost_ms=self.lost_ms, note=note)
         return self._facts
 
     def _takes(self, channel: Channel, duration_ms: float) -> bool:
@@ -259,17 +244,21 @@ class RecordingWriter:
         return True
 
     @contextmanager
-    def _guarded(self, done: str) -> Iterator[None]:
+    def _guarded(self, done: str, at_stake_ms: float = 0) -> Iterator[None]:
         try:
             yield
         except (OSError, ClipError) as error:
             self._failed = True
+            self._lost_ms += at_stake_ms
             self.close()
             raise RecordingError(f"the recording {self.path} could not be {done}: {error}") from error
 
     def _place(self, placed: list[Placed]) -> None:
+        if not placed:
+            return
         track = self._tracks[Channel.CALLER]
-        with self._guarded("written"):
+        at_stake_ms = sum(piece.pcm.size * 1000 / piece.rate_hz for piece in placed)
+        with self._guarded("written", at_stake_ms):
             for piece in placed:
                 pcm = piece.pcm
                 if piece.start_ms is not None:
