@@ -122,16 +122,19 @@ def agent_clip(text: str) -> tuple[Samples, dict[str, Any]]:
 
 
 def cough(seed: int = 7) -> tuple[Samples, dict[str, Any]]:
-    """Two barks: a voiced "hah" under breath noise, with a cough's sharp attack and fast decay."""
+    """Two barks: a voiced "huh" under breath noise, with a cough's sharp attack and fast decay.
+
+    Voiced early, so that the VAD hears its start within 80 ms whatever the phase of its windows.
+    """
     noise = np.random.default_rng(seed)
-    voiced = flite("hah", CALLER_VOICE).astype(np.float64)
+    voiced = flite("huh", CALLER_VOICE).astype(np.float64)
     start, end = speech_bounds(voiced)
     voiced = voiced[start:end] / np.abs(voiced).max()
-    bark = np.zeros(CALLER_RATE * 260 // 1000)
+    bark = np.zeros(CALLER_RATE * 280 // 1000)
     bark[: min(len(bark), len(voiced))] = voiced[: len(bark)]
     time = np.arange(len(bark)) / CALLER_RATE
-    envelope = np.minimum(time / 0.008, 1.0) * np.exp(-time / 0.2)
-    bark = (bark + 0.08 * noise.standard_normal(len(bark))) * envelope
+    envelope = np.minimum(time / 0.006, 1.0) * np.exp(-time / 0.25)
+    bark = (bark + 0.05 * noise.standard_normal(len(bark))) * envelope
     edge = np.zeros(CALLER_RATE * 80 // 1000)
     return to_int16(np.concatenate([edge, bark, np.zeros(CALLER_RATE // 20), 0.7 * bark, edge])), {"text": ""}
 
