@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import logging
-from importlib.metadata import version
 
 import pytest
 from hypothesis import given
@@ -21,6 +20,8 @@ from voicetrace.otel.encode import (
     call_attributes,
     encode_entry,
     encode_messages,
+    id_list,
+    sdk_version,
     set_call_attributes,
     value_length_limit,
 )
@@ -158,11 +159,7 @@ def test_nothing_is_done_on_a_span_that_does_not_record():
     assert set_call_attributes(INVALID_SPAN, fragments(3), max_bytes=2) == 0
 
 
-def _sdk() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("opentelemetry-sdk").split(".")[:2])
-
-
-@pytest.mark.skipif(_sdk() < (1, 45), reason="older SDKs drop maps")
+@pytest.mark.skipif(sdk_version() < (1, 45), reason="older SDKs drop maps")
 def test_the_structured_form_by_option():
     span, memory = span_with(max_span_attribute_length=10)
     set_call_attributes(span, fragments(2, "a text longer than ten"), structured=True)
@@ -173,12 +170,12 @@ def test_the_structured_form_by_option():
 
 def test_the_structured_form_falls_back_to_a_string_with_one_warning(monkeypatch, caplog):
     encode._structured_supported.cache_clear()
-    monkeypatch.setattr(encode, "version", lambda _: "1.44.0")
+    monkeypatch.setattr(encode, "sdk_version", lambda: (1, 44))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert isinstance(call_attributes(fragments(1), structured=True)[semconv.VOICE_MESSAGES], str)
     encode._structured_supported.cache_clear()
-    assert caplog.text.count("1.44.0") == 1
+    assert caplog.text.count("1.44 cannot") == 1
 
 
 def test_vt_53_audio_is_only_ever_referred_to():
@@ -189,3 +186,12 @@ def test_vt_53_audio_is_only_ever_referred_to():
         return len(encode_entry(message(selections=[selection])))
 
     assert size(1_001_000) == size(4_600_000)
+
+
+def test_a_list_of_ids_survives_exporters_that_know_no_null(monkeypatch):
+    assert id_list(["a", "b"]) == ["a", "b"]
+    monkeypatch.setattr(encode, "sdk_version", lambda: (1, 44))
+    assert id_list(("a", "b")) == ["a", "b"]
+    assert id_list(["a", None]) == '["a",null]'
+    monkeypatch.setattr(encode, "sdk_version", lambda: (1, 45))
+    assert id_list(["a", None]) == ["a", None]

@@ -7,6 +7,7 @@ is a warning. Strict about the source: one that is not there, or is no trace at 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -20,6 +21,8 @@ from voicetrace.otel.otlp_json import SpanData, is_otlp, loads_or_none, otlp_to_
 from voicetrace.voice_call import VoiceCall
 
 _TRACE_SUFFIXES: Final = (".json", ".jsonl")
+
+logger = logging.getLogger("voicetrace")
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Iterable[ReadableSpan | SpanData]
 
@@ -62,19 +65,26 @@ def _finished(source: Iterable[ReadableSpan | SpanData]) -> list[SpanData]:
 
 
 def _read_directory(directory: Path) -> list[VoiceCall]:
-    found: list[VoiceCall] = []
-    traces = 0
+    calls: list[VoiceCall] = []
+    traces: dict[Path, list[Path]] = {}
     for path in sorted(p for p in directory.rglob("*") if p.is_file() and not p.name.startswith(".")):
-        if path.suffix not in _TRACE_SUFFIXES and not _is_journal(path):
-            continue
-        try:
-            found += _read_file(path)
-        except ValueError:
-            continue  # a directory also holds manifests and other JSON that is no trace
-        traces += 1
-    if not traces:
-        raise ValueError(f"{directory} holds no trace (.json, .jsonl) and no journal")
-    return _in_order(_each_once(found))
+        if _is_journal(path):
+            calls += _read_journal_of_many(path)
+        elif path.suffix in _TRACE_SUFFIXES:
+            traces.setdefault(path.parent, []).append(path)
+    found = bool(calls)
+    for parent, paths in traces.items():
+        # one call's spans may be spread over the files of a directory; other JSON there is passed over
+        parsed = [(path, *_parse_requests(_read_text(path))) for path in paths]
+        parsed = [item for item in parsed if item[1] is not None]
+        found = found or bool(parsed)
+        requests = [request for _, some, _ in parsed for request in some or ()]
+        source = parsed[0][0] if len(parsed) == 1 else parent
+        notes = [_broken_lines(path, broken) for path, _, broken in parsed if broken]
+        calls += _with_warnings(calls_from_spans(otlp_to_spans(requests), str(source)), notes)
+    if not found:
+        raise ValueError(f"{directory} holds no OTLP JSON trace (.json, .jsonl) and no journal")
+    return _in_order(_each_once(calls))
 
 
 def _read_file(path: Path) -> list[VoiceCall]:
@@ -82,18 +92,37 @@ def _read_file(path: Path) -> list[VoiceCall]:
         from voicetrace.journal import read_journal_call
 
         return [read_journal_call(path)]
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise OSError(f"{path} cannot be read: {error.strerror}") from error
-    requests, broken = _parse_requests(text)
+    requests, broken = _parse_requests(_read_text(path))
     if requests is None:
         raise ValueError(f"{path} is neither an OTLP JSON trace nor a journal")
-    calls = calls_from_spans(otlp_to_spans(requests), source=str(path))
-    if broken:
-        note = f"{broken} lines of {path.name} are no OTLP JSON and were passed over"
-        calls = [replace(call, warnings=(*call.warnings, note)) for call in calls]
-    return calls
+    notes = [_broken_lines(path, broken)] if broken else []
+    return _with_warnings(calls_from_spans(otlp_to_spans(requests), str(path)), notes)
+
+
+def _read_journal_of_many(path: Path) -> list[VoiceCall]:
+    """The call of a journal; nothing, with a log line, for a version that this release does not read."""
+    from voicetrace.journal import read_journal_call
+
+    try:
+        return [read_journal_call(path)]
+    except ValueError as error:
+        logger.warning("%s", error)
+        return []
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _broken_lines(path: Path, count: int) -> str:
+    return f"{count} lines of {path.name} are no OTLP JSON and were passed over"
+
+
+def _with_warnings(calls: list[VoiceCall], notes: list[str]) -> list[VoiceCall]:
+    return [replace(call, warnings=(*call.warnings, *notes)) for call in calls] if notes else calls
 
 
 def _is_journal(path: Path) -> bool:
@@ -107,7 +136,8 @@ def _parse_requests(text: str) -> tuple[list[Any] | None, int]:
     whole = loads_or_none(text)
     if is_otlp(whole):
         return (whole if isinstance(whole, list) else [whole]), 0
-    lines = [loads_or_none(line) for line in text.splitlines() if line.strip()]
+    # not splitlines(): a text may hold U+2028 and the like, which JSON does not escape
+    lines = [loads_or_none(line) for line in text.split("\n") if line.strip()]
     requests = [line for line in lines if is_otlp(line)]
     return (requests or None), len(lines) - len(requests)
 

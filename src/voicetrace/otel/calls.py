@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlparse
 
 from voicetrace import semconv
 from voicetrace.messages import LLMStep, Recording, VoiceMessage, is_span_id, writer_problems
+from voicetrace.otel.encode import valid_unicode
 from voicetrace.otel.otlp_json import ERROR, SpanData, loads_or_none
 from voicetrace.otel.salvage import Problems, salvage_message, salvage_recording
 from voicetrace.voice_call import VoiceCall
@@ -77,7 +78,7 @@ class _Trace:
             record
             for record in self.records
             if (record.trace_id, record.parent_span_id) == call.key
-            or (call.named and record.attributes.get(semconv.VOICE_CALL_ID) == call.call_id)
+            or (call.named and _string(record, semconv.VOICE_CALL_ID) == call.call_id)
         ]
 
 
@@ -114,7 +115,7 @@ class _Building:
 
     @property
     def named(self) -> bool:
-        return isinstance(self.span.attributes.get(semconv.VOICE_CALL_ID), str)
+        return _string(self.span, semconv.VOICE_CALL_ID) != ""
 
     @property
     def call_id(self) -> str:
@@ -134,14 +135,14 @@ class _Building:
 def _calls_without_span(trace: _Trace) -> list[_Building]:
     """Calls whose span never came (it was too big, or the process died) but whose records did."""
     known = {(span.trace_id, span.span_id) for span in trace.call_spans}
-    ids = {span.attributes.get(semconv.VOICE_CALL_ID) for span in trace.call_spans} - {None}
+    ids = {_string(span, semconv.VOICE_CALL_ID) for span in trace.call_spans} - {""}
     orphans: dict[_Key, _Building] = {}
     for record in trace.records:
         key = (record.trace_id, record.parent_span_id or "")
-        call_id = record.attributes.get(semconv.VOICE_CALL_ID)
-        if key in known or key in orphans or (isinstance(call_id, str) and call_id in ids):
+        call_id = _string(record, semconv.VOICE_CALL_ID)
+        if key in known or key in orphans or call_id in ids:
             continue
-        attributes = {semconv.VOICE_CALL_ID: call_id} if isinstance(call_id, str) else {}
+        attributes = {semconv.VOICE_CALL_ID: call_id} if call_id else {}
         span = SpanData(name=semconv.SPAN_CALL, trace_id=key[0], span_id=key[1], attributes=attributes)
         orphans[key] = _Building(
             span, missing_span=True, warnings=["the call span is missing; messages are from their records"]
@@ -222,7 +223,10 @@ def _skip(text: str, at: int, mark: str) -> int:
 
 
 def _from_uri(uri: Any, source: str) -> dict[str, Any]:
-    """The full map from ``voice.messages.uri``, if that is a file on this machine; else nothing."""
+    """The full map from ``voice.messages.uri``, if that is a file on this machine; else nothing.
+
+    The file is the map itself, or the whole record of the call with the map in it.
+    """
     if not isinstance(uri, str):
         return {}
     try:
@@ -240,6 +244,8 @@ def _from_uri(uri: Any, source: str) -> dict[str, Any]:
         found = loads_or_none(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return {}
+    if isinstance(found, dict) and isinstance(found.get(semconv.VOICE_MESSAGES), dict):
+        found = found[semconv.VOICE_MESSAGES]
     return found if isinstance(found, dict) else {}
 
 
@@ -331,8 +337,6 @@ def _attribute_steps(trace: _Trace, calls: list[_Building]) -> None:
 
 def _owner_by_parents(trace: _Trace, span: SpanData, calls: Mapping[_Key, _Building]) -> _Building | None:
     """The nearest call span above; a realtime step may sit right on it."""
-    if span.parent_span_id and (span.trace_id, span.parent_span_id) in calls:
-        return calls[span.trace_id, span.parent_span_id]
     for parent in (span, *trace.ancestors(span)):
         owner = calls.get((parent.trace_id, parent.span_id))
         if owner is None and parent.parent_span_id:
@@ -362,18 +366,18 @@ def _read_step(span: SpanData, problems: Problems) -> LLMStep:
     outputs = [i for i in _id_list(span, semconv.VOICE_OUTPUT_MESSAGE_IDS, problems) if i is not None]
     single = span.attributes.get(semconv.VOICE_OUTPUT_MESSAGE_ID)
     if isinstance(single, str) and single:
-        outputs = [single, *(i for i in outputs if i != single)]
+        outputs = [valid_unicode(single), *outputs]
     elif single is not None:
         problems.add(f"{where}: {semconv.VOICE_OUTPUT_MESSAGE_ID} is no message id")
     return LLMStep(
         span_id=span.span_id,
         trace_id=span.trace_id,
-        name=span.name,
+        name=valid_unicode(span.name),
         context_ids=tuple(context),
         output_ids=tuple(dict.fromkeys(outputs)),
         speculative=span.attributes.get(semconv.VOICE_SPECULATIVE) is True,
         parent_span_id=span.parent_span_id,
-        error=(span.status_message or "error") if span.status_code == ERROR else "",
+        error=valid_unicode(span.status_message or "error") if span.status_code == ERROR else "",
     )
 
 
@@ -389,7 +393,7 @@ def _id_list(span: SpanData, name: str, problems: Problems) -> list[str | None]:
         return []
     if any(item is not None and not isinstance(item, str) for item in value):
         problems.add(f"LLM span {span.span_id}: {name} holds entries that are no message ids")
-    return [item if isinstance(item, str) else None for item in value]
+    return [valid_unicode(item) if isinstance(item, str) else None for item in value]
 
 
 def _check_length(call: _Building, span: SpanData, step: LLMStep) -> None:
@@ -478,4 +482,4 @@ def _read_recording(span: SpanData, problems: Problems) -> Recording | None:
 
 def _string(span: SpanData, name: str) -> str:
     value = span.attributes.get(name)
-    return value if isinstance(value, str) else ""
+    return valid_unicode(value) if isinstance(value, str) else ""

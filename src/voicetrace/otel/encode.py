@@ -160,6 +160,23 @@ def set_call_attributes(
     return int(values.get(semconv.VOICE_MESSAGES_OMITTED, 0))
 
 
+def id_list(ids: Sequence[str | None]) -> list[str | None] | str:
+    """A list of ids as an attribute value: a list, or a JSON string where that would be lost.
+
+    Exporters before 1.45 drop the whole attribute when one of its entries is None.
+    """
+    if None not in ids or sdk_version() >= (1, 45):
+        return list(ids)
+    return json.dumps(ids, ensure_ascii=False, separators=(",", ":"))
+
+
+@cache
+def sdk_version() -> tuple[int, int]:
+    """Major and minor version of the installed OpenTelemetry SDK."""
+    major, minor = version("opentelemetry-sdk").split(".")[:2]
+    return int(major), int(minor)
+
+
 def value_length_limit(span: object) -> int | None:
     """The SDK's limit on the length of a string attribute, in characters; None: none, or not known."""
     limit = getattr(getattr(span, "_limits", None), "max_span_attribute_length", None)
@@ -180,12 +197,11 @@ def _within_63_bits(value: Any) -> Any:
 @cache
 def _structured_supported() -> bool:
     """Map attributes are silently dropped by SDKs before 1.45; says so once."""
-    found = version("opentelemetry-sdk")
-    major, minor = (int(part) for part in found.split(".")[:2])
-    if (major, minor) >= (1, 45):
+    if sdk_version() >= (1, 45):
         return True
     logger.warning(
-        "opentelemetry-sdk %s cannot write structured attributes (1.45 can): voice.messages is a JSON string",
-        found,
+        "opentelemetry-sdk %d.%d cannot write structured attributes (1.45 can): "
+        "voice.messages is written as a JSON string",
+        *sdk_version(),
     )
     return False

@@ -46,6 +46,7 @@ class Problems:
 
     def add(self, sentence: str) -> None:
         """Note a problem unless it is noted already."""
+        sentence = valid_unicode(sentence)
         if sentence not in self._known:
             self._known.add(sentence)
             self.sentences.append(sentence)
