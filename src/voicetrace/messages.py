@@ -94,7 +94,8 @@ class Segment(_Model):
 class Recording(_Model):
     """The whole-call recording (contract, section 5): a reference and its facts, never the bytes.
 
-    ``channels`` names what each channel of the file holds, in file order. ``sha256`` and ``duration_ms``
+    ``channels`` names the sides that were captured, in file order; where it names one and the file has two
+    columns, the caller is the first and the agent the second. ``sha256`` and ``duration_ms``
     are absent until the file is finished; absent means unknown, not zero.
     """
 

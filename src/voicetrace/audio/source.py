@@ -89,7 +89,9 @@ class Source:
         """Which channel of the file holds a channel of the call, given what the file's channels hold."""
         if channel not in channels:
             raise ClipError(f"the recording {self._path} has no {channel} channel")
-        column = channels.index(channel)
+        # a file of two columns of which one was captured has both at their usual place
+        held = channels if len(channels) >= self.channels else CHANNELS
+        column = held.index(channel)
         if column >= self.channels:
             raise ClipError(f"the recording {self._path} has only {self.channels} channel(s), no {channel}")
         return column
