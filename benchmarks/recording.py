@@ -81,7 +81,7 @@ def long_call(directory: Path, hours: float) -> None:
         if arrival % 97_000 < 1_500:  # and 1.5 s comes late, in a burst, every 97 s
             arrival += 1_500 - arrival % 97_000
         last = max(last, arrival)
-        is_mark = end_ms % mark_ms < frame_ms
+        is_mark = end_ms % mark_ms < frame_ms and (not marked or end_ms - marked[-1] > mark_ms / 2)
         if is_mark:
             marked.append(end_ms - frame_ms)
         recording.write_caller(last, burst if is_mark else silence, rate)

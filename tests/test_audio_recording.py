@@ -369,3 +369,10 @@ def test_audio_that_is_not_int16_is_refused(tmp_path: Path) -> None:
     recording.close()
     assert isinstance(recording, RecordingWriter)
     assert recording.origin_unix_ms == ORIGIN
+
+
+def test_the_first_run_is_joined_to_nothing(tmp_path: Path) -> None:
+    recording = writer(tmp_path / "call.wav", 8_000)
+    recording.write_agent_run(20, tone(80))
+    agent = channel(recording.finish(1_000), AGENT)
+    np.testing.assert_array_equal(agent.nonzero()[0], np.arange(160, 240))
