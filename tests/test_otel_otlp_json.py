@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import stat
 
 import pytest
@@ -191,3 +192,19 @@ def test_deep_nesting_is_cut_not_crashed():
     assert otlp_json.read_attributes([{"key": "k", "value": value}])["k"]
     assert otlp_json.loads_or_none("[" * 200_000) is None
     assert otlp_json.loads_or_none("9" * 10_000) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_writes_to_the_same_file_whoever_held_the_lock(tmp_path):
+    exporter = JsonFileExporter(tmp_path / "spans.jsonl")
+    with exporter._lock:
+        pid = os.fork()
+    if pid == 0:
+        try:
+            exporter.export(_SPANS)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    exporter.export(_SPANS)
+    assert len((tmp_path / "spans.jsonl").read_text().split("\n")) == 3

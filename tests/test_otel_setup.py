@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -104,6 +105,15 @@ def test_an_endpoint_without_the_extra_is_one_clear_warning(
     assert (tmp_path / SPANS_FILE).exists()
 
 
+def test_an_exporter_of_none_is_respected(monkeypatch, tmp_path):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    provider, _ = get_provider(directory=tmp_path)
+    provider.get_tracer("t").start_span("kept").end()
+    provider.shutdown()
+    assert (tmp_path / SPANS_FILE).exists()
+
+
 class Collector:
     """A loopback OTLP/HTTP receiver on the real wire format."""
 
@@ -175,6 +185,42 @@ def test_end_to_end_over_http_the_spans_arrive_linked_and_once(monkeypatch):
         assert {path for path, _ in collector.requests} == {"/v1/traces"}
     finally:
         collector.close()
+
+
+def test_vt_69_over_grpc_one_huge_span_costs_only_itself():
+    """A batch is cut by count, and a peer refuses 4 MiB: without the wrapper, none of these arrive."""
+    grpc = pytest.importorskip("grpc")
+    exporters = pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc.trace_exporter")
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+    arrived = []
+
+    class Peer(trace_service_pb2_grpc.TraceServiceServicer):
+        def Export(self, request, context):
+            arrived.extend(s.name for r in request.resource_spans for x in r.scope_spans for s in x.spans)
+            return trace_service_pb2.ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Peer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        exporter = exporters.OTLPSpanExporter(endpoint=f"http://127.0.0.1:{port}", insecure=True, timeout=4)
+        wrapped = wrap_exporter(exporter)
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(wrapped, schedule_delay_millis=600_000))
+        tracer = provider.get_tracer("t")
+        for i in range(10):
+            tracer.start_span(f"big-{i}", attributes={"x": "y" * 500_000}).end()
+        tracer.start_span("poison", attributes={"x": "y" * 5_000_000}).end()
+        for i in range(50):
+            tracer.start_span(f"small-{i}").end()
+        assert flush_with_deadline(provider, 60) is False
+        assert wrapped.failed_exports == 1
+        assert sorted(arrived) == sorted([f"big-{i}" for i in range(10)] + [f"small-{i}" for i in range(50)])
+        provider.shutdown()
+    finally:
+        server.stop(None).wait()
 
 
 def test_a_refused_port_is_learnt_without_an_exception(monkeypatch):

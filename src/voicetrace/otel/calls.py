@@ -454,6 +454,7 @@ def _finish(call: _Building, source: str) -> VoiceCall:
         for sentence in logged:
             if isinstance(sentence, str):
                 problems.add(sentence)
+    duration = call.call_ms(span.end_unix_ns)
     return VoiceCall(
         call_id=call.call_id,
         messages=tuple(call.messages.values()),
@@ -461,7 +462,7 @@ def _finish(call: _Building, source: str) -> VoiceCall:
         recording=recording,
         warnings=tuple(problems.sentences),
         origin_unix_ms=origin,
-        duration_ms=call.call_ms(span.end_unix_ns),
+        duration_ms=duration if duration is None or duration >= 0 else None,
         framework=_string(span, semconv.VOICE_FRAMEWORK),
         framework_version=_string(span, semconv.VOICE_FRAMEWORK_VERSION),
         agent_name=_string(span, semconv.GEN_AI_AGENT_NAME),

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ def encode_messages(
     parts: list[str] = []
     bytes_used = chars_used = 2
     for message_id, entry in fragments:
-        part = f"{json.dumps(valid_unicode(message_id), ensure_ascii=False)}:{entry}"
+        part = _key(message_id) + entry
         separator = 1 if parts else 0
         chars = len(part) + separator
         size = chars if part.isascii() else len(part.encode()) + separator
@@ -87,6 +87,12 @@ def encode_messages(
         bytes_used += size
         chars_used += chars
     return EncodedMessages("{" + ",".join(parts) + "}", len(fragments) - len(parts), len(parts))
+
+
+@lru_cache(maxsize=4096)
+def _key(message_id: str) -> str:
+    """The id as a JSON key; cached because the map is written again and again while a call runs."""
+    return json.dumps(valid_unicode(message_id), ensure_ascii=False) + ":"
 
 
 def call_attributes(

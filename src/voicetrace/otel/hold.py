@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -212,7 +213,10 @@ class LinkingExporter(SpanExporter):
         _count_failure()
         if first:
             logger.warning(
-                "%s: %s; further failures are counted only", type(self.inner).__name__, what, exc_info=True
+                "%s: %s; further failures are counted only",
+                type(self.inner).__name__,
+                what,
+                exc_info=sys.exc_info()[0] is not None,
             )
 
     # -- the thread: lives only while something is held -------------------------------------------

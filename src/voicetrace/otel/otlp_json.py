@@ -13,6 +13,7 @@ import json
 import math
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,10 +99,10 @@ class JsonFileExporter(SpanExporter):
         self.path = Path(path)
         self._lock = threading.Lock()
         self._closed = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._new_lock)
+        _file_exporters.add(self)
 
-    def _new_lock(self) -> None:
+    def reset_after_fork(self) -> None:
+        """In a forked child: a lock that no thread of the parent holds."""
         self._lock = threading.Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -136,6 +137,18 @@ class JsonFileExporter(SpanExporter):
     def shutdown(self) -> None:
         """Write no more."""
         self._closed = True
+
+
+_file_exporters: weakref.WeakSet[JsonFileExporter] = weakref.WeakSet()
+
+
+def _reset_after_fork() -> None:
+    for exporter in list(_file_exporters):
+        exporter.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _scope(scope: Any) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _first_set(names: tuple[str, ...]) -> str:
 
 
 def _otlp_exporter() -> SpanExporter | None:
-    if not _first_set(_ENDPOINTS):
+    if not _first_set(_ENDPOINTS) or os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none":
         return None
     grpc = _first_set(_PROTOCOLS) == "grpc"
     try:

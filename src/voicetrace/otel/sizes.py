@@ -25,7 +25,11 @@ def estimated_size(span: ReadableSpan) -> int:
 
 def attributes_size(attributes: Mapping[str, Any]) -> int:
     """About how many bytes the attributes are in OTLP."""
-    return sum(8 + len(key) + _value_size(value) for key, value in attributes.items())
+    size = 0
+    for key, value in attributes.items():
+        plain = type(value) is str and value.isascii()  # nearly every value, and this runs for every span
+        size += 8 + len(key) + (len(value) if plain else _value_size(value))
+    return size
 
 
 def _value_size(value: Any) -> int:
