@@ -257,8 +257,8 @@ def test_what_cannot_be_cut_is_said(tmp_path: Path) -> None:
 
 def test_a_stretch_ends_before_the_run_that_begins_at_its_end() -> None:
     """Also when that run was said to begin before the one before it ended, and was moved."""
-    lines = (Run(Channel.AGENT, 0, 8_000, 0), Run(Channel.AGENT, 8_000, 8_000, 500))
+    lines = (Run(Channel.AGENT, 0, 8_000, 0), Run(Channel.AGENT, 8_000, 8_000, 499))
     index = Index(8_000, lines)
     assert index.samples_of(Channel.AGENT, 0, 500) == (0, 4_000)
-    assert index.samples_of(Channel.AGENT, 500, 1_500) == (8_000, 16_000)
+    assert index.samples_of(Channel.AGENT, 499, 1_499) == (8_000, 16_000)
     assert index.samples_of(Channel.CALLER, 0, 500) == (0, 4_000)
