@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make demo` and `make test` do all their set-up themselves; they need make, Python 3.11 and PyPI.
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+VENV   ?= .venv
+EXTRAS ?= livekit,otlp
+OUT    ?= out/demo
+
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format specs examples wheel-check clean
+
+help: ## What there is to make
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo: $(READY) ## A real call, offline, recorded and read back (about a minute)
+	$(BIN)/voicetrace demo --out $(OUT)
+	@echo
+	@echo "The call is in $(OUT). Look at it with: $(BIN)/voicetrace inspect $(OUT)"
+
+test: $(READY) ## All tests
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(READY) ## Style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## Put the source into the one style
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+specs: $(READY) ## Write specs/schemas from the models
+	$(BIN)/python specs/generate.py
+
+examples: $(READY) ## Write examples/calls and docs/call.svg
+	$(BIN)/python examples/calls/build.py
+	$(BIN)/python docs/draw_call.py
+
+wheel-check: $(READY) ## Build the wheel and use it alone, without any extra
+	rm -rf build/wheel $(VENV)-wheel
+	$(PIP) wheel --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt build/wheel/*.whl
+	cd build/wheel && $(abspath $(VENV))-wheel/bin/python -W error -c "import voicetrace; print(voicetrace.__version__, 'from', voicetrace.__file__)"
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check check
+	$(VENV)-wheel/bin/voicetrace --help
+
+# the environment, made anew where what it holds may have changed
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "voicetrace needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
+	@echo "setting up $(VENV); the first time takes a minute or two"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt pip
+	$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]' --group test --group lint
+	@touch $@
+
+clean: ## Remove what make made
+	rm -rf $(VENV) $(VENV)-wheel build out .pytest_cache .mypy_cache .ruff_cache .hypothesis
