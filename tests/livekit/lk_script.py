@@ -195,7 +195,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value - EPOCH if value > EPOCH else value, 4)
     if isinstance(value, BaseModel):
-        return {n: _plain(getattr(value, n)) for n in type(value).model_fields}
+        return {n: _plain(v) for n, v in vars(value).items()}  # not by attribute: some are deprecated
     if isinstance(value, llm.ChatContext):
         return _plain(list(value.items))
     if isinstance(value, dict):

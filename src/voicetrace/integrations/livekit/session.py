@@ -314,7 +314,7 @@ class SessionTrace:
         discarded = not handle.scheduled and speech.source != "say"
         for item in handle.chat_items:
             if isinstance(item, llm.ChatMessage) and item.role == "assistant":
-                self._item_of(speech.current, item)
+                self._item_of(self._step_by_item.get(item.id) or speech.current, item)
         for step in speech.steps.values():
             self._tell_text(step)
             self.call.emit(
