@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from voicetrace.messages import Channel
 from voicetrace.writer import Writer
 
 if TYPE_CHECKING:
-    from voicetrace.audio import RecordingWriter
+    from voicetrace.audio import RecordingFacts, RecordingWriter
     from voicetrace.settings import Settings
 
 RECORDING_STEM: Final = "recording"
@@ -135,9 +136,7 @@ class CallFiles:
         for channel, lost in self._lost.items():
             self._writer.submit(self._note_lost, channel, *lost)
         self._lost.clear()
-        self._writer.submit(self._finish_recording, end_ms)
-        # queued again, because finishing the recording queues an event of its own
-        self._writer.submit(self._writer.submit, self._finish_files, document, done)
+        self._writer.submit(self._finish_recording, end_ms, lambda: self._finish_files(document, done))
 
     # -- on the writer thread ------------------------------------------------------------------------
     def _fault(self, at_ms: int, message: str) -> None:
@@ -187,7 +186,6 @@ class CallFiles:
                 sample_rate_hz=sample_rate_hz,
                 origin_unix_ms=self._origin_unix_ms,
                 channels=self._settings.audio_channels,
-                format=self._settings.recording_format,
             )
         except (RecordingError, OSError) as error:
             self._fault(self._now_ms, f"the call is not recorded: {error}")
@@ -235,24 +233,42 @@ class CallFiles:
         if self._recording is not None:
             self._guard_recording(self._recording.note_lost, channel, start_ms, end_ms, "queue full")
 
-    def _finish_recording(self, end_ms: int) -> None:
+    def _finish_recording(self, end_ms: int, then: Callable[[], None]) -> None:
         self._now_ms = max(self._now_ms, end_ms)
+        facts: list[RecordingFacts] = []
         if self._recording is not None:
-            self._guard_recording(self._finish_open_recording, self._recording, end_ms)
+            finish = self._recording.finish
+            self._guard_recording(lambda: facts.append(finish(end_ms)))
+        if not facts:
+            then()
+        elif self._settings.recording_format == "wav":
+            self._announce(facts[0], then)
+        else:
+            self._writer.submit_long(self._encode, facts[0], then)
 
-    def _finish_open_recording(self, recording: RecordingWriter, end_ms: int) -> None:
-        facts = recording.finish(end_ms)
+    def _encode(self, facts: RecordingFacts, then: Callable[[], None]) -> None:
+        """On the encoder's thread: it takes long, and other calls wait for the writer."""
+        from voicetrace.audio import ClipError, encode
+
+        try:
+            facts = encode(facts, self._settings.recording_format)
+        except (OSError, ClipError) as error:
+            facts = replace(facts, note=f"the recording stays a WAV: {error}")
+        self._writer.submit(self._announce, facts, then)
+
+    def _announce(self, facts: RecordingFacts, then: Callable[[], None]) -> None:
         if facts.note:
-            self._fault(end_ms, facts.note)
+            self._fault(self._now_ms, facts.note)
         self._emit(
             ev.RecordingFinished(
-                at_ms=end_ms,
+                at_ms=self._now_ms,
                 uri=facts.uri,
                 format=facts.format,
                 duration_ms=facts.duration_ms,
                 sha256=facts.sha256,
             )
         )
+        self._writer.submit(then)  # queued behind the journal's line of that event
 
     def _finish_files(self, document: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
         try:

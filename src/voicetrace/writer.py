@@ -12,7 +12,9 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ class Writer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pending_audio = 0
+        self._long: ThreadPoolExecutor | None = None
 
     def submit(self, job: Callable[..., None], *args: Any) -> None:
         """Queue a job; never blocks, never drops."""
@@ -55,16 +58,41 @@ class Writer:
             self._launch()
         return True
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until everything queued so far is done; False when `timeout_s` passed first.
+    def submit_long(self, job: Callable[..., None], *args: Any) -> None:
+        """Run a job that takes seconds beside the queue, one at a time; the interpreter waits for it.
 
-        Must not be called on an event loop that carries a call.
+        Call it on the writer thread. The job submits what follows from it.
         """
-        if threading.current_thread() is self._thread:
-            return True
-        done = threading.Event()
-        self.submit(done.set)
-        return done.wait(timeout_s)
+        try:
+            if self._long is None:
+                self._long = ThreadPoolExecutor(1, thread_name_prefix="voicetrace-long")
+            self._long.submit(self._guarded, job, args)
+        except RuntimeError:  # the interpreter is on its way out, and takes no new threads: do it here
+            self._guarded(job, args)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued and no long job runs; False when `timeout_s` passed first.
+
+        Must not be called on an event loop that carries a call, nor on the writer thread.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            done = threading.Event()
+            self.submit(self._pass_through, done)
+            if not done.wait(max(0.0, deadline - time.monotonic())):
+                return False
+            if self._jobs.empty():
+                return True
+
+    def _pass_through(self, done: threading.Event) -> None:
+        """Set `done` once the long jobs submitted so far are over, and what they submitted is queued."""
+        if self._long is None:
+            done.set()
+            return
+        try:
+            self._long.submit(done.set)
+        except RuntimeError:
+            done.set()
 
     def _launch(self) -> None:
         with self._lock:
@@ -75,13 +103,16 @@ class Writer:
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, args, size = item
-            try:
-                job(*args)
-            except Exception:  # a job that fails must not take the other calls' writer with it
-                logger.exception("voicetrace: a write job failed; other calls go on")
+            self._guarded(job, args)
             if size:
                 with self._lock:
                     self._pending_audio -= size
+
+    def _guarded(self, job: Callable[..., None], args: tuple[Any, ...]) -> None:
+        try:
+            job(*args)
+        except Exception:  # a job that fails must not take the other calls' writer with it
+            logger.exception("voicetrace: a write job failed; other calls go on")
 
 
 WRITER: Final = Writer()
