@@ -51,7 +51,7 @@ def get_provider(
     if framework_provider is not None and not isinstance(framework_provider, trace.ProxyTracerProvider):
         return framework_provider, False
     provider = SdkTracerProvider(resource=_resource())
-    exporter = _otlp_exporter()
+    exporter = otlp_exporter()
     if exporter is None and directory is not None:
         exporter = JsonFileExporter(Path(directory) / SPANS_FILE)
     if exporter is not None:
@@ -96,8 +96,14 @@ def _first_set(names: tuple[str, ...]) -> str:
     return next((value for name in names if (value := os.environ.get(name, "").strip())), "")
 
 
-def _otlp_exporter() -> SpanExporter | None:
-    if not _first_set(_ENDPOINTS) or os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none":
+def otlp_endpoint() -> str:
+    """The endpoint to which the environment wants traces sent; empty when it wants none."""
+    return "" if os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none" else _first_set(_ENDPOINTS)
+
+
+def otlp_exporter() -> SpanExporter | None:
+    """An exporter to `otlp_endpoint`; None without one, and, with a warning, without its package."""
+    if not otlp_endpoint():
         return None
     grpc = _first_set(_PROTOCOLS) == "grpc"
     try:

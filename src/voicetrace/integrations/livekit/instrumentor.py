@@ -30,7 +30,7 @@ from voicetrace.otel.setup import get_provider
 
 logger = logging.getLogger("voicetrace")
 
-_LLM_KEYWORDS: Final = ("node", "chat_ctx", "tool_ctx", "model_settings")
+LLM_KEYWORDS: Final = ("node", "chat_ctx", "tool_ctx", "model_settings")
 
 # the trace whose session is starting in this task: how `agent_session` finds its call (T9)
 _STARTING: ContextVar[SessionTrace | None] = ContextVar("voicetrace_starting", default=None)
@@ -132,7 +132,7 @@ class LiveKitInstrumentor:
         self._patches.replace(AgentSession, "say", self._wrap_say)
         self._patches.replace(AgentSession, "generate_reply", self._wrap_generate_reply)
         if private:
-            if takes_keywords(getattr(agent_activity, "perform_llm_inference", None), _LLM_KEYWORDS):
+            if takes_keywords(getattr(agent_activity, "perform_llm_inference", None), LLM_KEYWORDS):
                 self._patches.replace(agent_activity, "perform_llm_inference", self._wrap_llm)
             else:
                 logger.warning(
