@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
+import numpy as np
 from livekit.agents import Agent, AgentSession, llm, telemetry
 from livekit.agents.types import APIConnectOptions
 from livekit.agents.voice import TranscriptSynchronizer, io
 from livekit.agents.voice.agent_session import SessionConnectOptions
 from livekit.agents.voice.events import EventTypes
 from lk_doubles import FakeLLM, FakeMic, FakeSTT, FakeTTS, FakeVAD, Reply, Said, Speaker, TextSink
-from lk_time import EPOCH, VirtualLoop, run_virtually
+from lk_time import EPOCH, run_virtually
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -32,7 +33,7 @@ from voicetrace import settings
 from voicetrace.integrations.livekit import LiveKitInstrumentor
 from voicetrace.journal import journals_in, read_journal_call
 from voicetrace.live import LiveCall
-from voicetrace.messages import VoiceMessage
+from voicetrace.messages import Role, VoiceMessage, writer_problems
 from voicetrace.voice_call import VoiceCall
 from voicetrace.writer import Writer
 
@@ -277,7 +278,9 @@ class Outcome:
     def everything_written(self) -> bytes:
         """Every byte on disk and every attribute of ours on a span."""
         files = [p.read_bytes() for p in sorted(self.directory.rglob("*")) if p.is_file()]
-        ours = [f"{k}={v}" for s in self.spans for k, v in (s.attributes or {}).items() if k.startswith("voice")]
+        ours = [
+            f"{k}={v}" for s in self.spans for k, v in (s.attributes or {}).items() if k.startswith("voice")
+        ]
         return b"\n".join([*files, *(o.encode() for o in ours)])
 
 
@@ -288,6 +291,118 @@ def names_of(call: VoiceCall) -> list[tuple[str, VoiceMessage]]:
         counts[message.role.value] += 1
         out.append((f"{message.role.value[0]}{counts[message.role.value]}", message))
     return out
+
+
+def said(
+    name: str, seq: int, text: str | None, ranges: list[tuple[int, int]], **changes: Any
+) -> dict[str, Any]:
+    """A user message as logged: spoken, understood and committed unless `changes` say otherwise."""
+    spoken: dict[str, Any] = {}
+    if ranges:
+        start, end = ranges[0][0], ranges[-1][1]
+        spoken = {
+            "start_ms": start,
+            "end_ms": end,
+            "timing_source": "local_vad",
+            "end_of_turn_ms": end + 500,
+            "transcript_final_ms": end + 200,
+        }
+    return _record(name, "user", seq, text, "stt", spoken, changes)
+
+
+def spoke(
+    name: str, seq: int, text: str | None, ranges: list[tuple[int, int]], **changes: Any
+) -> dict[str, Any]:
+    """An agent message as logged: played to its end and committed unless `changes` say otherwise."""
+    played = (
+        {"start_ms": ranges[0][0], "end_ms": ranges[-1][1], "timing_source": "local_playout"}
+        if ranges
+        else {}
+    )
+    selections = [
+        {"segment_id": "seg_0", "channel": "agent", "start_ms": start, "end_ms": end} for start, end in ranges
+    ]
+    return _record(
+        name, "assistant", seq, text, "playout_aligned", {**played, "selections": selections}, changes
+    )
+
+
+def _record(
+    name: str,
+    role: str,
+    seq: int,
+    text: str | None,
+    source: str,
+    more: dict[str, Any],
+    changes: dict[str, Any],
+) -> dict[str, Any]:
+    record = {
+        "id": name,
+        "role": role,
+        "seq": seq,
+        "committed": True,
+        "state": "complete",
+        "text_status": "missing" if text is None else "final",
+        "text": text,
+        "text_source": source,
+        "selections": [],
+        **more,
+        **changes,
+    }
+    return {k: v for k, v in record.items() if v is not None}
+
+
+def check(outcome: Outcome, *, warnings: Sequence[str] = (), linked: bool = True) -> Outcome:
+    """What holds for every call: nothing of ours failed, spans and journal tell the same, audio is exact."""
+    assert outcome.warnings == []
+    for live in outcome.live:
+        assert not live.guard.failures
+    for call in outcome.calls:
+        assert call.ended
+        assert list(call.warnings) == list(warnings)
+        for message in call.messages:
+            assert writer_problems(message) == []
+    spans = {f"{s.context.span_id:016x}": s for s in outcome.spans}
+    for call in outcome.calls:
+        assert call.span_id is not None
+        check_spans(call, spans, linked=linked)
+    if any(c.recording for c in outcome.calls):
+        check_clips(outcome)
+    return outcome
+
+
+def check_spans(call: VoiceCall, spans: dict[str, ReadableSpan], *, linked: bool = True) -> None:
+    """The call span carries the journal's messages, and every LLM span what its step says."""
+    attributes = dict(spans[call.span_id or ""].attributes or {})
+    assert json.loads(attributes["voice.messages"]) == {m.id: m.to_wire() for m in call.messages}
+    assert attributes["voice.origin_unix_ms"] == call.origin_unix_ms
+    assert attributes["voice.call_id"] == call.call_id
+    for step in call.llm_steps if linked else ():
+        found = dict(spans[step.span_id].attributes or {})
+        assert list(found["voice.context_message_ids"]) == list(step.context_ids)
+        assert found["voice.context_message_count"] == len(step.context_ids)
+        assert found.get("voice.output_message_id") == (step.output_ids[0] if step.output_ids else None)
+        assert found.get("voice.speculative", False) == step.speculative
+    read = {c.call_id: c for c in voicetrace.read_calls(spans.values())}[call.call_id]
+    assert [(m.id, m) for m in read.messages] == [(m.id, m) for m in call.messages]
+
+
+def check_clips(outcome: Outcome) -> None:
+    """Each agent message's clip holds the samples that the sink played for it, and nothing else."""
+    speakers = [s for stage in outcome.stages for s in (stage.speaker, *stage.notes.get("speakers", ()))]
+    segments = sorted(
+        (g for s in speakers for g in s.segments if g.position), key=lambda g: g.started_unix or 0
+    )
+    played = np.concatenate([g.played() for g in segments] or [np.zeros(0, np.int16)])
+    at = 0
+    for call in outcome.calls:
+        for message in call.messages:
+            if message.role is Role.ASSISTANT and message.selections:
+                clip = call.clip(message).samples
+                assert clip.size
+                assert np.array_equal(clip, played[at : at + clip.size]), message.text
+                at += clip.size
+    assert at == played.size
 
 
 class _Warnings(logging.Handler):
@@ -382,6 +497,3 @@ def run_script(script: Script, directory: Path, **kwargs: Any) -> Outcome:
         return [await play(script, log)]
 
     return run_scripts(main, directory, **kwargs)
-
-
-__all__ = ["FrameworkLog", "InlineWriter", "Outcome", "Script", "Stage", "VirtualLoop", "run_script", "run_scripts"]

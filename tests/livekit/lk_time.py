@@ -74,7 +74,7 @@ def _read_late(models: list[type[BaseModel]]) -> None:
     for model in models:
         names = [n for n, f in model.model_fields.items() if f.default_factory is _REAL_TIME]
         for name in names:
-            model.model_fields[name].default_factory = lambda: time.time()  # noqa: PLW0108
+            model.model_fields[name].default_factory = lambda: time.time()
         if names:
             model.model_rebuild(force=True)
 

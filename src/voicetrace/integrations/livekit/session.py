@@ -137,6 +137,8 @@ class SessionTrace:
         for speech in self._speeches.values():
             for step in speech.steps.values():
                 self._tell_text(step)
+        if Channel.CALLER in self.call.files.wants_audio and self._tap is None:
+            self.call.fault("the session had no audio input: the caller's channel is silent")
         self.call.close(reason)
         self.detach()
 
