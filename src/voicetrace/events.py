@@ -20,11 +20,29 @@ from voicetrace.messages import Channel, Role, TextSource, TimingSource
 CONTENT_FIELDS: Final = ("text", "heard_text")
 
 
+def valid_unicode(text: str) -> str:
+    """The text without lone surrogates, which neither JSON readers nor OTLP take; pairs are joined."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something happened; `at_ms` is when we learned of it."""
+    """Something happened; `at_ms` is when we learned of it. Its strings are made valid Unicode."""
 
     at_ms: int
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if type(value) is str and not value.isascii():
+                object.__setattr__(self, name, valid_unicode(value))
+            elif type(value) is tuple:
+                clean = tuple(valid_unicode(v) if isinstance(v, str) else v for v in value)
+                object.__setattr__(self, name, clean)
 
 
 # -- the call ----------------------------------------------------------------------------------------
@@ -246,6 +264,8 @@ class LLMStepStarted(Event):
     """An LLM call began, in a span of its own, with these context items in order.
 
     `answers` is the user item that the call replies to; if it never commits, the call was speculative.
+    Told again with another `speech_id`, that speech comes of the same call too: a realtime response with
+    several messages.
     """
 
     span_id: str
@@ -354,7 +374,7 @@ def from_dict(data: dict[str, Any]) -> Event:
     adapter = _ADAPTERS.setdefault(name, TypeAdapter(cls))
     try:
         # JSON mode, strict: lists become tuples and strings enums, but "3" never becomes 3
-        event = adapter.validate_json(json.dumps(rest), strict=True)
+        event = adapter.validate_json(valid_unicode(json.dumps(rest, ensure_ascii=False)), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(p) for p in first["loc"])

@@ -166,7 +166,7 @@ class LLMStep(_Model):
 
 _USER_ONLY = ("end_of_turn_ms", "transcript_final_ms")
 _ASSISTANT_ONLY = ("generated_text", "interrupted_at_ms", "provider_audio_end_ms", "produced_by_span_id")
-_SPAN_ID = re.compile(r"^[0-9a-f]{16}$")
+_SPAN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def writer_problems(message: VoiceMessage) -> list[str]:
@@ -248,4 +248,4 @@ def regressions(before: VoiceMessage, after: VoiceMessage) -> list[str]:
 
 def is_span_id(value: object) -> bool:
     """Tell whether a value is a span id as the contract writes it: 16 lower-case hex digits."""
-    return isinstance(value, str) and bool(_SPAN_ID.match(value)) and value != "0" * 16
+    return isinstance(value, str) and bool(_SPAN_ID.fullmatch(value)) and value != "0" * 16
