@@ -760,9 +760,9 @@ def test_sdk_spans_without_a_call_are_no_call():
     assert span_data(memory.get_finished_spans()[0]).name == "GET /"
 
 
-def test_a_recovered_call_did_not_end_by_itself():
+def test_a_recovered_call_is_finished_and_says_how_it_ended():
     call = only(
         [call_span(ENTRIES, **{"voice.recovered": True, "voice.end_reason": "process died"}), llm_span()]
     )
-    assert not call.ended
+    assert call.ended
     assert call.end_reason == "process died"

@@ -28,7 +28,7 @@ from voicetrace.files import CallFiles
 from voicetrace.guard import Guard
 from voicetrace.messages import LLMStep, VoiceMessage
 from voicetrace.otel.attributes import call_attributes, call_document, step_attributes
-from voicetrace.otel.encode import encode_entry, set_call_attributes
+from voicetrace.otel.encode import encode_entry, id_list, set_call_attributes
 from voicetrace.otel.links import LINKS
 from voicetrace.otel.records import MessageRecords
 from voicetrace.writer import WRITER, Writer
@@ -233,7 +233,7 @@ class LiveCall:
         span_id = format_span_id(context.span_id)
         parent = getattr(span, "parent", None)
         if span.is_recording():
-            span.set_attribute(semconv.VOICE_CONTEXT_MESSAGE_IDS, list(context_ids))
+            span.set_attribute(semconv.VOICE_CONTEXT_MESSAGE_IDS, id_list(context_ids))
             span.set_attribute(semconv.VOICE_CONTEXT_MESSAGE_COUNT, len(context_ids))
             LINKS.expect(context.span_id, context.trace_id, self._step_exported)
             self._expected.add(span_id)

@@ -72,5 +72,13 @@ LK_SPAN_REALTIME: Final = "realtime_inference"
 LK_GENERATION_ID: Final = "lk.generation_id"
 LK_SPEECH_ID: Final = "lk.speech_id"
 LK_EOU_OUTCOME: Final = "lk.eou.outcome"
+LK_PREFIX: Final = "lk."
+LK_INPUT_DELTA: Final = "lk.input.delta"
 LK_CHAT_CTX: Final = "lk.pii.chat_ctx"
 LK_EVENT_STOP_RESPONSE: Final = "stop_response"
+
+# -- Pipecat's own names that we read (pipecat-capture.md, section 5) ---------------------------------
+PIPECAT_SPAN_CONVERSATION: Final = "conversation"
+PIPECAT_SPAN_LLM: Final = "llm"
+PIPECAT_SPAN_LLM_RESPONSE: Final = "llm_response"
+PIPECAT_INPUT: Final = "input"

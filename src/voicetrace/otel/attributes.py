@@ -8,11 +8,12 @@ from typing import Any
 from voicetrace import semconv
 from voicetrace.call import CallRecorder
 from voicetrace.messages import LLMStep
+from voicetrace.otel.encode import id_list
 
 
 def step_attributes(step: LLMStep) -> dict[str, Any]:
     """What an LLM span says once its outputs are known (contract, section 1; decisions 4 and 5)."""
-    out: dict[str, Any] = {semconv.VOICE_CONTEXT_MESSAGE_IDS: list(step.context_ids)}
+    out: dict[str, Any] = {semconv.VOICE_CONTEXT_MESSAGE_IDS: id_list(step.context_ids)}
     if step.output_ids:
         out[semconv.VOICE_OUTPUT_MESSAGE_ID] = step.output_ids[0]
     if len(step.output_ids) > 1:

@@ -24,9 +24,6 @@ from voicetrace.otel.salvage import Problems, salvage_message, salvage_recording
 from voicetrace.voice_call import VoiceCall
 
 # LiveKit can log only what was added since another span: its length then says nothing
-_LK_INPUT_DELTA: Final = "lk.input.delta"
-_LK_PREFIX: Final = "lk."
-_INPUT: Final = "input"
 _MAX_URI_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -413,15 +410,15 @@ def _logged_input(attributes: Mapping[str, Any], scope_name: str) -> int | None:
     count = attributes.get(semconv.VOICE_CONTEXT_MESSAGE_COUNT)
     if isinstance(count, int) and not isinstance(count, bool):
         return count
-    if attributes.get(_LK_INPUT_DELTA):
+    if attributes.get(semconv.LK_INPUT_DELTA):
         return None
     if semconv.LK_CHAT_CTX in attributes:
         context = _structured(attributes[semconv.LK_CHAT_CTX])
         items = context.get("items") if isinstance(context, Mapping) else None
         return len(items) if isinstance(items, list | tuple) else None
-    if scope_name.startswith("livekit") or any(key.startswith(_LK_PREFIX) for key in attributes):
+    if scope_name.startswith("livekit") or any(key.startswith(semconv.LK_PREFIX) for key in attributes):
         return None  # LiveKit's other inputs merge and skip items
-    for name in (_INPUT, semconv.GEN_AI_INPUT_MESSAGES):
+    for name in (semconv.PIPECAT_INPUT, semconv.GEN_AI_INPUT_MESSAGES):
         messages = _structured(attributes.get(name))
         if isinstance(messages, list | tuple):
             return len(messages)
@@ -467,7 +464,7 @@ def _finish(call: _Building, source: str) -> VoiceCall:
         framework_version=_string(span, semconv.VOICE_FRAMEWORK_VERSION),
         agent_name=_string(span, semconv.GEN_AI_AGENT_NAME),
         conversation_id=_string(span, semconv.GEN_AI_CONVERSATION_ID),
-        ended=bool(span.end_unix_ns) and span.attributes.get(semconv.VOICE_RECOVERED) is not True,
+        ended=bool(span.end_unix_ns),
         end_reason=_string(span, semconv.VOICE_END_REASON),
         trace_id=span.trace_id,
         span_id=span.span_id if is_span_id(span.span_id) else None,

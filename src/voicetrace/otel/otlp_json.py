@@ -80,6 +80,7 @@ def write_trace(path: str | os.PathLike[str], spans: Iterable[ReadableSpan]) -> 
         OSError: the file cannot be written.
     """
     target = Path(path)
+    target.touch(mode=0o600)  # spans can carry what people said; a file that is there keeps its mode
     target.write_text(
         json.dumps(spans_to_otlp(spans), ensure_ascii=False, indent=1, allow_nan=False) + "\n",
         encoding="utf-8",
