@@ -284,13 +284,14 @@ class CallFiles:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON file whole or not at all.
+    """Write a JSON file whole or not at all, readable by its owner only: it can hold what people said.
 
     Raises:
         OSError: the disk refused; what stood there before still does.
     """
     temporary = path.with_name(f".{path.name}.part")
     try:
+        temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(document, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
         temporary.replace(path)
     finally:
