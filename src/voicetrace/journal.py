@@ -14,17 +14,20 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from voicetrace import events as ev
 from voicetrace.call import fold
 from voicetrace.voice_call import VoiceCall
 
+fcntl: ModuleType | None
 try:
-    import fcntl
+    fcntl = import_module("fcntl")
 except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 MARK: Final = "voicetrace_journal"
 VERSION: Final = 1

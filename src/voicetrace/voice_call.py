@@ -22,8 +22,8 @@ class VoiceCall:
     """One call: its messages in order of ``seq``, the LLM steps, the recording, and what is doubtful.
 
     ``*_ms`` are call-ms. ``origin_unix_ms`` is the Unix time of call-ms 0, ``None`` when the source did
-    not say. ``ended`` is false for a call that was read while it ran, or whose process died and that was not recovered. ``events`` is
-    filled when the source was a journal. ``attributes`` are the call span's own attributes.
+    not say. ``ended`` is false for a call that was read while it ran, or whose process died and that was not
+    recovered. ``events`` is filled when the source was a journal. ``attributes`` are the call span's own.
     """
 
     call_id: str
