@@ -17,7 +17,7 @@ help: ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 demo: $(READY) ## A real call, offline, recorded and read back (about a minute)
-	$(BIN)/voicetrace demo --out $(OUT)
+	$(BIN)/voicetrace demo --out $(OUT) --force
 	@echo
 	@echo "The call is in $(OUT). Look at it with: $(BIN)/voicetrace inspect $(OUT)"
 

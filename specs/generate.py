@@ -163,7 +163,8 @@ def _model(model: type[BaseModel]) -> Schema:
 
 def _document(name: str, schema: Schema) -> Schema:
     head = {"$schema": DIALECT, "$id": f"{semconv.SCHEMA_URL}/{name}.schema.json", "title": name}
-    return head | _tidy(schema)
+    rest: Schema = _tidy(schema)
+    return head | rest
 
 
 def voice_message() -> Schema:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import soundfile as sf
+import soundfile as sf  # type: ignore[import-untyped,unused-ignore]
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -40,6 +40,8 @@ from voicetrace.otel.encode import call_attributes as with_messages
 from voicetrace.otel.encode import encode_entry
 from voicetrace.otel.otlp_json import write_trace
 from voicetrace.otel.records import record_attributes
+
+Item = dict[str, Any]  # an item of the agent's chat context
 
 HERE = Path(__file__).parent
 RATE_HZ = 8000
@@ -75,7 +77,7 @@ class Telling:
     name: str
     events: tuple[ev.Event, ...]
     others: tuple[Other, ...]
-    inputs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # span id -> logged chat context
+    inputs: dict[str, list[Item]] = field(default_factory=dict)  # span id -> logged chat context
 
 
 def _opening(name: str, trace_id: str, span_id: str, origin_unix_ms: int) -> list[ev.Event]:
@@ -134,14 +136,28 @@ def cascaded() -> Telling:
     trace_id, call = "c0ffee00c0ffee00c0ffee00c0ffee01", "ca11000000000001"
     turn_1, turn_2 = "7a00000000000001", "7a00000000000002"
     steps = [f"11a000000000000{n}" for n in (1, 2, 3, 4)]
-    system = {"id": "lk.agent_task.instructions", "type": "message", "role": "system"}
-    u1 = {"id": "item_u1", "type": "message", "role": "user", "content": [ASKED]}
-    look_up = {"id": "item_t1/fnc_0", "type": "function_call", "name": "find_appointment"}
-    looked_up = {"id": "item_t1_output", "type": "function_call_output", "output": "Tuesday the ninth, 10:00"}
-    a1 = {"id": "item_a1", "type": "message", "role": "assistant", "content": [HEARD], "interrupted": True}
-    u2 = {"id": "item_u2", "type": "message", "role": "user", "content": [MOVE]}
-    move = {"id": "item_t2/fnc_0", "type": "function_call", "name": "reschedule_appointment"}
-    moved = {"id": "item_t2_output", "type": "function_call_output", "output": "Wednesday the tenth, 10:00"}
+    system: Item = {"id": "lk.agent_task.instructions", "type": "message", "role": "system"}
+    u1: Item = {"id": "item_u1", "type": "message", "role": "user", "content": [ASKED]}
+    look_up: Item = {"id": "item_t1/fnc_0", "type": "function_call", "name": "find_appointment"}
+    looked_up: Item = {
+        "id": "item_t1_output",
+        "type": "function_call_output",
+        "output": "Tuesday the ninth, 10:00",
+    }
+    a1: Item = {
+        "id": "item_a1",
+        "type": "message",
+        "role": "assistant",
+        "content": [HEARD],
+        "interrupted": True,
+    }
+    u2: Item = {"id": "item_u2", "type": "message", "role": "user", "content": [MOVE]}
+    move: Item = {"id": "item_t2/fnc_0", "type": "function_call", "name": "reschedule_appointment"}
+    moved: Item = {
+        "id": "item_t2_output",
+        "type": "function_call_output",
+        "output": "Wednesday the tenth, 10:00",
+    }
     context = [system, u1]
     inputs = {
         steps[0]: context,
@@ -352,9 +368,7 @@ def realtime() -> Telling:
     return Telling("realtime", tuple(events), others)
 
 
-def _tool(
-    span_id: str, parent: str, start_ms: int, end_ms: int, call: dict[str, Any], output: dict[str, Any]
-) -> Other:
+def _tool(span_id: str, parent: str, start_ms: int, end_ms: int, call: Item, output: Item) -> Other:
     return Other(
         "function_tool",
         span_id,
