@@ -70,6 +70,7 @@ class _Commands(TyperGroup):
 def _usage_sentence(error: Exception) -> str:
     """What is wrong with the command line, in one line, and where its help is."""
     message = " ".join(str(getattr(error, "format_message", lambda: str(error))()).split())
+    message = message.replace("Value error, ", "").replace("Input should be", "it should be")
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", PROGRAM)
     return f"{message.rstrip('.')}; see {command} --help"

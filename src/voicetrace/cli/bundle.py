@@ -23,7 +23,7 @@ EXAMPLE = (
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command("bundle", epilog=EXAMPLE)(bundle)
+    app.command("bundle", short_help="Write a call as a voice artifact bundle.", epilog=EXAMPLE)(bundle)
 
 
 def bundle(

@@ -10,7 +10,7 @@ import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -53,6 +53,18 @@ def console() -> Console:
     terminal = sys.stdout.isatty()
     width = None if terminal else int(os.environ.get("COLUMNS", "") or _PLAIN_WIDTH)
     return _Console(file=sys.stdout, markup=False, emoji=False, highlight=False, width=width)
+
+
+def show(renderable: RenderableType) -> None:
+    """Print something of rich's; into a file or a pipe without styles and without trailing spaces."""
+    out = console()
+    if out.is_terminal:
+        out.print(renderable)
+        return
+    with out.capture() as capture:
+        out.print(renderable)
+    for line in capture.get().splitlines():
+        say(line.rstrip())
 
 
 def say(line: str = "") -> None:

@@ -21,6 +21,7 @@ from voicetrace.cli.common import (
     print_json,
     reason,
     say,
+    show,
     table,
 )
 
@@ -51,7 +52,7 @@ class Format(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command("demo", epilog=EXAMPLE)(demo)
+    app.command("demo", short_help="Run a whole call, offline, and show its record.", epilog=EXAMPLE)(demo)
 
 
 def demo(
@@ -235,7 +236,7 @@ def show_bars(bars: list[Bar]) -> None:
     for bar in bars:
         verdict = cell("yes", "green") if bar.ok else cell("NO", "bold red")
         out.add_row(cell(bar.name), cell(bar.wanted), cell(bar.measured), verdict)
-    console().print(out)
+    show(out)
     for bar in bars:
         for miss in bar.misses:
             say(clean(f"  {bar.name}: {miss}"))
@@ -254,7 +255,7 @@ def _show_written(out: Path, result: Demo) -> None:
     from voicetrace.cli.messages import messages_table
 
     if sys.stdout.isatty():
-        console().print(messages_table(result.call.messages))
+        show(messages_table(result.call.messages))
     say()
     for what, path in _written(result).items():
         say(clean(f"wrote {what:9} {path}"))

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from voicetrace import __version__, semconv
-from voicetrace.cli.common import PROBLEMS, PROGRAM, cell, clean, console, print_json, say, table
+from voicetrace.cli.common import PROBLEMS, PROGRAM, cell, clean, print_json, say, show, table
 
 EXAMPLE = "Example: voicetrace doctor --json"
 
@@ -42,7 +42,7 @@ class Report:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command("doctor", epilog=EXAMPLE)(doctor)
+    app.command("doctor", short_help="What will be captured here, and what is lost.", epilog=EXAMPLE)(doctor)
 
 
 def doctor(
@@ -80,7 +80,7 @@ def _show(report: Report) -> None:
         out.show_header = False
         for key, value in facts.items():
             out.add_row(cell(f"  {key}"), cell(value))
-        console().print(out)
+        show(out)
         say()
     for title, lines in (("lost", report.lost), ("by choice", report.notes)):
         if lines:
@@ -124,7 +124,7 @@ def _extra_packages() -> dict[str, list[str]]:
     for requirement in requirements:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
-        if name is not None and extra is not None and name.group() != PROGRAM:
+        if name is not None and extra is not None and extra.group(1) != "all":
             extras.setdefault(extra.group(1), []).append(name.group())
     return extras
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from voicetrace.cli.common import cell, clean, console, print_json, read, say, seconds, table
+from voicetrace.cli.common import cell, clean, print_json, read, say, seconds, show, table
 
 if TYPE_CHECKING:
     from voicetrace.messages import LLMStep
@@ -19,7 +19,7 @@ EXAMPLE = "Example: voicetrace inspect demo --json | jq '.calls[].warnings'"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command("inspect", epilog=EXAMPLE)(inspect)
+    app.command("inspect", short_help="Show messages, links and warnings.", epilog=EXAMPLE)(inspect)
 
 
 def inspect(
@@ -79,16 +79,15 @@ def show_call(call: VoiceCall) -> None:
     """Print one call for people."""
     from voicetrace.cli.messages import messages_table
 
-    out = console()
     say(clean(f"call {call.call_id}: {_facts(call)}"))
     say(clean(f"from {call.source}"))
     say()
-    out.print(messages_table(call.messages, _links(call)))
+    show(messages_table(call.messages, _links(call)))
     if any(not m.committed for m in call.messages):
         say("* never entered the conversation")
     if call.llm_steps:
         say()
-        out.print(_steps_table(call))
+        show(_steps_table(call))
     say()
     say(clean(_recording(call)))
     say("no warnings" if not call.warnings else f"warnings ({len(call.warnings)}):")
@@ -156,8 +155,11 @@ def _reads(step: LLMStep, seq: dict[str, int]) -> str:
     messages = sum(1 for i in step.context_ids if i in seq)
     unknown = sum(1 for i in step.context_ids if i is None)
     other = len(step.context_ids) - messages - unknown
-    parts = [f"{messages} messages"]
-    parts += [f"{other} other items"] * bool(other) + [f"{unknown} never committed"] * bool(unknown)
+    parts = [f"{messages} message{'s' * (messages != 1)}"]
+    if other:
+        parts.append(f"{other} other item{'s' * (other != 1)}")
+    if unknown:
+        parts.append(f"{unknown} never committed")
     return ", ".join(parts)
 
 

@@ -20,7 +20,7 @@ EXAMPLE = "Example: voicetrace recover voicetrace-calls"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command("recover", epilog=EXAMPLE)(recover_command)
+    app.command("recover", short_help="Finish the calls of dead processes.", epilog=EXAMPLE)(recover_command)
 
 
 def recover_command(

@@ -19,7 +19,7 @@ EXAMPLE = "Example: voicetrace validate demo/bundle"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command("validate", epilog=EXAMPLE)(validate)
+    app.command("validate", short_help="Check a trace, journal, bundle or report.", epilog=EXAMPLE)(validate)
 
 
 def validate(

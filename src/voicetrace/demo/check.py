@@ -135,8 +135,6 @@ def _user_bounds(matched: _Matched) -> list[Bar]:
     for expected, message in matched.pairs():
         if expected.role is Role.USER:
             _compare_ranges(matched, message, expected.name, expected.sounds, errors, misses)
-    for noise, message in zip(matched.noises, matched.uncommitted, strict=False):
-        _compare_ranges(matched, message, f"uncommitted {noise.clip}", (noise,), errors, misses)
     misses += [
         f"{name} is off by {error:+.0f} ms" for name, error in errors.items() if abs(error) > USER_BOUND_MS
     ]
@@ -338,6 +336,12 @@ def _noise_faults(matched: _Matched) -> list[str]:
         for m in matched.uncommitted
         if m.role is not Role.USER or m.state != "complete" or m.text_status != "missing"
     ]
+    for noise, message in zip(matched.noises, matched.uncommitted, strict=False):
+        start, end = matched.ms(noise.start_unix), matched.ms(noise.end_unix)
+        if message.start_ms is None or message.end_ms is None:
+            faults.append(f"uncommitted message {message.id} has no bounds")
+        elif message.start_ms > end or message.end_ms < start:  # where such a sound begins is anyone's guess
+            faults.append(f"uncommitted message {message.id} is not where {noise.clip} sounded")
     return faults
 
 
@@ -375,13 +379,15 @@ def _context_faults(matched: _Matched, number: int, step: LLMStep) -> list[str]:
     seen = matched.truth.llm_calls[number].context_item_ids
     if len(seen) != len(step.context_ids):
         return [f"LLM call {number} saw {len(seen)} items, its span lists {len(step.context_ids)}"]
-    committed = {str(item["id"]) for item in matched.truth.items}
+    # what a later call saw as well, tool calls and results included, is in the context for good
+    lasting = {str(item["id"]) for item in matched.truth.items}
+    lasting.update(i for later in matched.truth.llm_calls[number + 1 :] for i in later.context_item_ids)
     newest = {m.id for m in matched.committed if m.role is Role.USER}
     earlier: set[str] = set()
     faults = []
     for position, (saw, listed) in enumerate(zip(seen, step.context_ids, strict=True)):
-        # only the newest input can be an attempt's own; everything before it is in the context for good
-        attempt = position == len(seen) - 1 and saw not in committed
+        # only the newest input can be an attempt's own
+        attempt = position == len(seen) - 1 and saw not in lasting
         fine = (listed is None or listed in newest - earlier) if attempt else listed == saw
         if not fine:
             faults.append(f"LLM call {number} saw {saw} at {position}, its span lists {listed}")
@@ -392,9 +398,8 @@ def _context_faults(matched: _Matched, number: int, step: LLMStep) -> list[str]:
 
 def _differences(call: VoiceCall, journal: VoiceCall) -> list[str]:
     mine, theirs = ({m.id: m for m in c.messages} for c in (call, journal))
-    out = [
-        f"message {i} differs" for i in sorted(mine.keys() | theirs.keys()) if mine.get(i) != theirs.get(i)
-    ]
+    ids = sorted(mine.keys() | theirs.keys())
+    out = [f"message {i} differs" for i in ids if mine.get(i) != theirs.get(i)]
     if [m.id for m in call.messages] != [m.id for m in journal.messages]:
         out.append("the messages are in another order")
     if [_link(s) for s in call.llm_steps] != [_link(s) for s in journal.llm_steps]:

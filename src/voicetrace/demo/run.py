@@ -161,7 +161,7 @@ def _read_back(out: Path, truth: GroundTruth, trace_path: Path) -> Demo:
             f"one call was made; the spans tell {len(from_spans)} calls and the journals {len(from_journal)}"
         )
     call, journal = from_spans[0], from_journal[0]
-    recording = call.recording_path()
+    recording = journal.recording_path()
     if recording is None:
         raise DemoError(f"the call was not recorded: {'; '.join(call.warnings) or 'nothing says why'}")
     run_id, run_agent_id = run_ids(call.call_id)
