@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -46,17 +47,16 @@ class _Commands(TyperGroup):
             sys.exit(CLOSED_PIPE)
         sys.exit(code if isinstance(code, int) else 0)
 
+    # an interrupt and a closed pipe are caught before typer sees them: it has answers of its own
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _ends():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        # before typer sees them: it answers both with output of its own
-        try:
+        with _ends():
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            raise Failure("interrupted", code=INTERRUPTED) from None
-        except BrokenPipeError:
-            _discard_stdout()
-            raise Failure("", code=CLOSED_PIPE) from None
-        return result
+            return result
 
     @staticmethod
     def _end(code: int, sentence: str) -> None:
@@ -65,6 +65,17 @@ class _Commands(TyperGroup):
             if sentence:
                 sys.stderr.write(f"{PROGRAM}: {clean(sentence)}\n")
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def _ends() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Failure("interrupted", code=INTERRUPTED) from None
+    except BrokenPipeError:
+        _discard_stdout()
+        raise Failure("", code=CLOSED_PIPE) from None
 
 
 def _usage_sentence(error: Exception) -> str:
