@@ -21,25 +21,15 @@ from livekit.agents.voice import TranscriptSynchronizer
 from livekit.agents.voice.io import PlaybackFinishedEvent, PlaybackProgressedEvent, PlaybackStartedEvent
 
 from voicetrace.demo.doubles_livekit import (
-    LLMCall,
     RealtimeSpeaker,
     RecordedMic,
     RecordedTTS,
     ScriptedLLM,
     ScriptedSTT,
-    Segment,
-    Spoken,
     TextSink,
-    tokenize,
 )
-from voicetrace.demo.livekit_call import (
-    AgentTruth,
-    CallerTruth,
-    GroundTruth,
-    WordTruth,
-    _agent_truth,
-    run_call,
-)
+from voicetrace.demo.line import Spoken
+from voicetrace.demo.livekit_call import run_call
 from voicetrace.demo.script import (
     AgentUtterance,
     RecordedClip,
@@ -49,6 +39,16 @@ from voicetrace.demo.script import (
     ToolCall,
     Word,
     load_clip,
+    tokenize,
+)
+from voicetrace.demo.truth import (
+    AgentTruth,
+    CallerTruth,
+    GroundTruth,
+    LLMCall,
+    Segment,
+    WordTruth,
+    agent_truth,
 )
 
 RATE = 24_000
@@ -496,12 +496,12 @@ def test_truth_counts_the_words_whose_audio_was_played() -> None:
         LLMCall(3, 101.0, ["u1"], "later", clip.text),
     ]
     third = clip.words[2]
-    truth = _agent_truth(AgentUtterance("agent_bye"), clip, played(clip, third.start + 10), calls)
+    truth = agent_truth(AgentUtterance("agent_bye"), clip, played(clip, third.start + 10), calls)
     assert truth.heard_words() == ("Have", "a")
     assert [word.heard for word in truth.words] == ["all", "all", "part", "none", "none"]
     assert (truth.cut, truth.llm_call) == (True, 1)
     assert np.array_equal(truth.samples, clip.samples[: third.start + 10])
-    whole = _agent_truth(
+    whole = agent_truth(
         AgentUtterance("agent_bye", source="say"), clip, played(clip, len(clip.samples)), calls
     )
     assert (whole.cut, whole.llm_call, whole.heard_words()) == (False, None, tuple(clip.text.split()))
@@ -510,7 +510,7 @@ def test_truth_counts_the_words_whose_audio_was_played() -> None:
 def test_truth_refuses_other_speech_than_the_scenarios() -> None:
     clip = load_clip("agent_bye")
     with pytest.raises(RuntimeError, match="was to speak 'agent_bye' and spoke something else"):
-        _agent_truth(AgentUtterance("agent_bye"), clip, played(load_clip("agent_booked"), 10), [])
+        agent_truth(AgentUtterance("agent_bye"), clip, played(load_clip("agent_booked"), 10), [])
 
 
 def test_truth_is_json_but_for_the_samples() -> None:

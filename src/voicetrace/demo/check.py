@@ -20,7 +20,7 @@ from voicetrace.messages import LLMStep, Role, VoiceMessage
 from voicetrace.voice_call import VoiceCall
 
 if TYPE_CHECKING:
-    from voicetrace.demo.livekit_call import AgentTruth, CallerTruth, GroundTruth
+    from voicetrace.demo.truth import AgentTruth, CallerTruth, GroundTruth
 
 USER_BOUND_MS: Final = 120
 USER_MEDIAN_MS: Final = 60

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,79 +27,39 @@ except ImportError as error:
         "the demo call needs LiveKit Agents, which is not installed; run: pip install 'voicetrace[livekit]'"
     ) from error
 
-from voicetrace.demo.script import RecordedClip, Reply, Samples, Word
-
-FRAME_S = 0.02
-
-
-@dataclass(frozen=True)
-class Spoken:
-    """A clip in the caller's audio: its speech sounds in ``[start_unix, end_unix]``, sample-exact."""
-
-    clip: RecordedClip
-    start_unix: float
-    end_unix: float
+from voicetrace.demo.line import CallerLine, Spoken
+from voicetrace.demo.script import RecordedClip, Reply, Samples, Word, tokenize
+from voicetrace.demo.truth import LLMCall, Run, Segment
 
 
 class RecordedMic(io.AudioInput):
-    """The caller's line: room noise in 20 ms frames in real time, with clips mixed in by `speak`.
-
-    Sample ``k`` of the line sounds at ``started_unix + k / sample_rate``, where ``started_unix`` is when the
-    first frame was asked for. A frame is handed over when its last sample has sounded, as a sound card does.
-    """
+    """The caller's line (`CallerLine`) as an input of the session."""
 
     def __init__(self, room: RecordedClip) -> None:
         super().__init__(label="RecordedMic")
-        self.sample_rate = room.sample_rate
-        self.started_unix: float | None = None
-        self._room = room.samples
-        self._frame_samples = round(room.sample_rate * FRAME_S)
-        self._next = 0
-        self._clips: list[tuple[int, Samples]] = []
-        self._delivered: list[Samples] = []
+        self.line = CallerLine(room)
+
+    @property
+    def sample_rate(self) -> int:
+        """The line's rate, in Hz."""
+        return self.line.sample_rate
+
+    @property
+    def started_unix(self) -> float | None:
+        """When the first frame was asked for."""
+        return self.line.started_unix
 
     def speak(self, clip: RecordedClip, at_unix: float) -> Spoken:
-        """Let the clip's speech begin at ``at_unix``, or at once when that is no longer possible.
-
-        Raises:
-            RuntimeError: nobody listens yet.
-            ValueError: the clip has another sample rate than the line.
-        """
-        if self.started_unix is None:
-            raise RuntimeError("the microphone is not being read yet; start the session first")
-        if clip.sample_rate != self.sample_rate:
-            raise ValueError(f"clip {clip.name!r} has {clip.sample_rate} Hz, the line {self.sample_rate} Hz")
-        wanted = round((at_unix - self.started_unix) * self.sample_rate) - clip.speech_start
-        first = max(wanted, self._next)
-        self._clips.append((first, clip.samples))
-        return Spoken(clip, self._unix(first + clip.speech_start), self._unix(first + clip.speech_end))
+        """See `CallerLine.speak`."""
+        return self.line.speak(clip, at_unix)
 
     def delivered(self) -> Samples:
         """Every sample handed over so far, from ``started_unix`` on."""
-        return np.concatenate(self._delivered) if self._delivered else np.zeros(0, np.int16)
-
-    def _unix(self, sample: int) -> float:
-        assert self.started_unix is not None
-        return self.started_unix + sample / self.sample_rate
+        return self.line.delivered()
 
     async def __anext__(self) -> rtc.AudioFrame:
-        if self.started_unix is None:
-            self.started_unix = time.time()
-        end = self._next + self._frame_samples
-        await asyncio.sleep(max(0.0, self._unix(end) - time.time()))
-        frame = self._mix(self._next, end)
-        self._next = end
-        self._delivered.append(frame)
-        return rtc.AudioFrame(frame.tobytes(), self.sample_rate, 1, self._frame_samples)
-
-    def _mix(self, start: int, end: int) -> Samples:
-        mixed = self._room[np.arange(start, end) % len(self._room)].astype(np.int32)
-        for first, samples in self._clips:
-            low, high = max(start, first), min(end, first + len(samples))
-            if low < high:
-                mixed[low - start : high - start] += samples[low - first : high - first]
-        self._clips = [(first, samples) for first, samples in self._clips if first + len(samples) > end]
-        return np.clip(mixed, -32768, 32767).astype(np.int16)
+        frame = await self.line.read()
+        return rtc.AudioFrame(frame.tobytes(), self.sample_rate, 1, len(frame))
 
 
 class ScriptedSTT(stt.STT[Any]):
@@ -198,20 +157,6 @@ class _ScriptedSTTStream(stt.RecognizeStream):
             self._owner.result_sent()
 
 
-@dataclass
-class LLMCall:
-    """One request the scripted LLM got, in order of ``ordinal`` (0 is the first)."""
-
-    ordinal: int
-    started_unix: float
-    context_item_ids: list[str]
-    heard: str
-    reply_text: str = ""
-    tool_calls: list[str] = field(default_factory=list)
-    #: the whole reply was streamed; false for a call that was cancelled
-    finished: bool = False
-
-
 class ScriptedLLM(llm.LLM[Any]):
     """Streams the scripted reply to the newest user text or tool result, and keeps every call it got."""
 
@@ -302,12 +247,6 @@ class _ScriptedLLMStream(llm.LLMStream):
 
     def _send(self, request_id: str, delta: llm.ChoiceDelta) -> None:
         self._event_ch.send_nowait(llm.ChatChunk(id=request_id, delta=delta))
-
-
-def tokenize(text: str) -> list[str]:
-    """Cut a reply into tokens of a word with its leading space, which join to the text again."""
-    words = text.split(" ")
-    return [] if not text else [words[0], *(f" {word}" for word in words[1:])]
 
 
 class RecordedTTS(tts.TTS[Any]):
@@ -422,46 +361,6 @@ class _RecordedTTSStream(tts.SynthesizeStream):
 def _timed(word: Word, sample_rate: int, is_last: bool) -> TimedString:
     text = word.text if is_last else f"{word.text} "
     return TimedString(text, start_time=word.start / sample_rate, end_time=word.end / sample_rate)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Audio that played without a stop: samples ``[offset, offset + samples)`` of the segment."""
-
-    started_unix: float
-    offset: int
-    samples: int
-
-
-@dataclass(eq=False)
-class Segment:
-    """One stretch of agent audio between two flushes, as the speaker got and played it.
-
-    ``played()`` are the samples that were audible, ``pushed()`` those the agent sent. Because nothing is
-    skipped, what played is always a prefix of what was sent; ``runs`` tile it, with pauses between.
-    """
-
-    runs: list[Run] = field(default_factory=list)
-    interrupted: bool = False
-    started_unix: float | None = None
-    finished_unix: float | None = None
-    flushed: bool = field(default=False, repr=False)
-    size: int = 0
-    position: int = 0
-    _pushed: list[Samples] = field(default_factory=list, repr=False)
-
-    def push(self, samples: Samples) -> None:
-        """Append what the agent sent."""
-        self._pushed.append(samples)
-        self.size += len(samples)
-
-    def pushed(self) -> Samples:
-        """All samples the agent sent for this segment."""
-        return np.concatenate(self._pushed) if self._pushed else np.zeros(0, np.int16)
-
-    def played(self) -> Samples:
-        """The samples that were played."""
-        return self.pushed()[: self.position]
 
 
 class RealtimeSpeaker(io.AudioOutput):

@@ -16,127 +16,27 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from voicetrace.demo.director import Director
 from voicetrace.demo.doubles_livekit import (
-    LLMCall,
     RealtimeSpeaker,
     RecordedMic,
     RecordedTTS,
     ScriptedLLM,
     ScriptedSTT,
-    Segment,
-    Spoken,
     TextSink,
 )
-from voicetrace.demo.script import (
-    AgentUtterance,
-    CallerUtterance,
-    Cue,
-    RecordedClip,
-    Samples,
-    Scenario,
-    load_clip,
-    travel_call,
-)
+from voicetrace.demo.line import Spoken
+from voicetrace.demo.script import Scenario, load_clip, travel_call
+from voicetrace.demo.truth import GroundTruth, agent_truth, caller_truth
 
 # after the doubles, whose import error names the extra to install
 from livekit.agents import Agent, AgentSession, RunContext, function_tool, inference  # isort: skip
 from livekit.agents.voice import TranscriptSynchronizer  # isort: skip
 
 TICK_S = 0.25
-
-
-@dataclass(frozen=True)
-class CallerTruth:
-    """One sound of the caller: it sounded in ``[start_unix, end_unix]``.
-
-    ``message`` names the user message it belongs to; ``None`` for a sound that is no message. ``text`` is
-    what speech-to-text made of it, ``""`` for nothing.
-    """
-
-    clip: str
-    start_unix: float
-    end_unix: float
-    text: str
-    message: str | None
-
-
-@dataclass(frozen=True)
-class WordTruth:
-    """A word of an agent utterance and how much of its audio was played: ``all``, ``part`` or ``none``."""
-
-    text: str
-    start_s: float
-    end_s: float
-    heard: str
-
-
-@dataclass(frozen=True, eq=False)
-class AgentTruth:
-    """One agent utterance as the speaker played it.
-
-    ``runs`` are ``(started_unix, offset_s, duration_s)`` of what played without a stop. ``samples`` is
-    exactly what played, int16 at ``sample_rate``; ``generated_samples`` is how many were sent. ``cut`` is
-    true when some of them were dropped. ``llm_call`` is the ordinal of the LLM call that wrote the text,
-    ``None`` for ``say``.
-    """
-
-    clip: str
-    source: str
-    text: str
-    sample_rate: int
-    samples: Samples = field(repr=False)
-    generated_samples: int
-    runs: tuple[tuple[float, float, float], ...]
-    cut: bool
-    words: tuple[WordTruth, ...] = field(repr=False)
-    llm_call: int | None
-
-    def heard_words(self) -> tuple[str, ...]:
-        """The words whose audio was played to the end."""
-        return tuple(word.text for word in self.words if word.heard == "all")
-
-
-@dataclass(frozen=True, eq=False)
-class GroundTruth:
-    """What truly happened in one call; every ``*_unix`` is Unix seconds.
-
-    ``caller_samples`` is the whole caller line from ``line_started_unix`` on, int16 at ``caller_rate``.
-    ``messages`` are the user messages that must have been committed, as ``(message, text)``. ``items`` are
-    the conversation items the framework committed and ``framework_events`` what it announced, for
-    comparison; both are its word, not the truth.
-    """
-
-    scenario: str
-    started_unix: float
-    ended_unix: float
-    line_started_unix: float
-    caller_rate: int
-    caller_samples: Samples = field(repr=False)
-    caller: tuple[CallerTruth, ...]
-    agent: tuple[AgentTruth, ...]
-    llm_calls: tuple[LLMCall, ...]
-    messages: tuple[tuple[str, str], ...]
-    items: tuple[dict[str, Any], ...]
-    framework_events: tuple[dict[str, Any], ...] = field(repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the samples, as JSON-ready values."""
-        return {name: _plain(value) for name, value in vars(self).items() if name != "caller_samples"}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(item) for name, item in vars(value).items() if name != "samples"}
-    return value
 
 
 class DemoAgent(Agent):
@@ -166,43 +66,13 @@ class DemoAgent(Agent):
 
 @dataclass
 class _Stage:
-    """The doubles of one call, and the director's view of it."""
+    """The doubles of one call."""
 
     scenario: Scenario
     mic: RecordedMic
     stt: ScriptedSTT
     llm: ScriptedLLM
     speaker: RealtimeSpeaker
-    spoken: dict[str, Spoken] = field(default_factory=dict)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    waiting_for: str = "the session to start"
-
-    async def cue_unix(self, cue: Cue) -> float:
-        """Wait until the cue's event happened; returns when it wants the speech to begin."""
-        delay = cue.delay_ms / 1000
-        if cue.caller is not None:
-            return self.spoken[cue.caller].end_unix + delay
-        names = [utterance.clip for utterance in self.scenario.agent]
-        assert cue.agent is not None
-        position = names.index(cue.agent)
-        self.waiting_for = f"the agent to have {cue.at} {cue.agent!r}"
-        while True:
-            self.changed.clear()
-            if position < len(self.speaker.segments):
-                segment = self.speaker.segments[position]
-                happened = segment.started_unix if cue.at == "started" else segment.finished_unix
-                if happened is not None:
-                    return happened + delay
-            await self.changed.wait()
-
-    async def direct(self) -> None:
-        """Play the caller's part, then wait for the agent's last word."""
-        for utterance in self.scenario.caller:
-            spoken = self.mic.speak(load_clip(utterance.clip), await self.cue_unix(utterance.cue))
-            self.spoken[utterance.clip] = spoken
-            self.stt.hear(spoken, utterance.interims, utterance.final, utterance.final_delay_ms)
-        goodbye = Cue(self.scenario.hang_up_ms, agent=self.scenario.agent[-1].clip)
-        await asyncio.sleep(max(0.0, await self.cue_unix(goodbye) - time.time()))
 
 
 async def run_call(
@@ -226,7 +96,8 @@ async def run_call(
     stage = _Stage(
         scenario, RecordedMic(room), ScriptedSTT(), ScriptedLLM(scenario.replies), RealtimeSpeaker()
     )
-    stage.speaker.on_change = stage.changed.set
+    director = Director(scenario, stage.mic.line, stage.stt.hear, stage.speaker.segments)
+    stage.speaker.on_change = director.changed
     # what each service and the network would decide is fixed here, so that nothing reaches for the cloud
     session: AgentSession[None] = AgentSession(
         stt=stage.stt,
@@ -259,10 +130,10 @@ async def run_call(
     try:
         async with asyncio.timeout(scenario.limit_s):
             await session.start(agent_cls(scenario))
-            await stage.direct()
+            await director.direct()
     except TimeoutError:
         raise TimeoutError(
-            f"the demo call was not over after {scenario.limit_s:g} s: it waited for {stage.waiting_for}"
+            f"the demo call was not over after {scenario.limit_s:g} s: it waited for {director.waiting_for}"
         ) from None
     finally:
         await session.aclose()
@@ -271,7 +142,7 @@ async def run_call(
             ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker
-    return _truth(stage, events, started, time.time())
+    return _truth(stage, director.spoken, events, started, time.time())
 
 
 async def _tick(on_tick: Callable[[float], None]) -> None:
@@ -328,7 +199,9 @@ class _EventLog:
         self.add("item", type=item.type, **facts)
 
 
-def _truth(stage: _Stage, log: _EventLog, started: float, ended: float) -> GroundTruth:
+def _truth(
+    stage: _Stage, spoken: dict[str, Spoken], log: _EventLog, started: float, ended: float
+) -> GroundTruth:
     scenario, segments = stage.scenario, stage.speaker.segments
     if len(segments) != len(scenario.agent):
         raise RuntimeError(f"the agent spoke {len(segments)} times, the scenario has {len(scenario.agent)}")
@@ -340,9 +213,9 @@ def _truth(stage: _Stage, log: _EventLog, started: float, ended: float) -> Groun
         line_started_unix=stage.mic.started_unix,
         caller_rate=stage.mic.sample_rate,
         caller_samples=stage.mic.delivered(),
-        caller=tuple(_caller_truth(u, stage.spoken[u.clip]) for u in scenario.caller),
+        caller=tuple(caller_truth(u, spoken[u.clip]) for u in scenario.caller),
         agent=tuple(
-            _agent_truth(u, load_clip(u.clip), segment, stage.llm.calls)
+            agent_truth(u, load_clip(u.clip), segment, stage.llm.calls)
             for u, segment in zip(scenario.agent, segments, strict=True)
         ),
         llm_calls=tuple(stage.llm.calls),
@@ -350,48 +223,6 @@ def _truth(stage: _Stage, log: _EventLog, started: float, ended: float) -> Groun
         items=tuple(log.items),
         framework_events=tuple(log.events),
     )
-
-
-def _caller_truth(utterance: CallerUtterance, spoken: Spoken) -> CallerTruth:
-    return CallerTruth(
-        utterance.clip, spoken.start_unix, spoken.end_unix, utterance.final or "", utterance.message
-    )
-
-
-def _agent_truth(
-    utterance: AgentUtterance, clip: RecordedClip, segment: Segment, calls: list[LLMCall]
-) -> AgentTruth:
-    pushed, size = segment.pushed(), len(clip.samples)
-    # a framework that had to flush early marks the end with 10 ms of silence; that is no other speech
-    if not np.array_equal(pushed[:size], clip.samples[: len(pushed)]) or pushed[size:].any():
-        raise RuntimeError(f"the agent was to speak {clip.name!r} and spoke something else")
-    # discarded speculation may have had the same text; the call that was played is the newest before it
-    began = segment.started_unix or float("inf")
-    wrote = [
-        c.ordinal for c in calls if clip.text.startswith(c.reply_text or "\0") and c.started_unix < began
-    ]
-    rate = clip.sample_rate
-    return AgentTruth(
-        clip=clip.name,
-        source=utterance.source,
-        text=clip.text,
-        sample_rate=rate,
-        samples=segment.played(),
-        generated_samples=len(pushed),
-        runs=tuple((run.started_unix, run.offset / rate, run.samples / rate) for run in segment.runs),
-        cut=segment.interrupted,
-        words=tuple(
-            WordTruth(w.text, w.start / rate, w.end / rate, _heard(w.start, w.end, segment.position))
-            for w in clip.words
-        ),
-        llm_call=wrote[-1] if wrote and utterance.source == "reply" else None,
-    )
-
-
-def _heard(start: int, end: int, played: int) -> str:
-    if end <= played:
-        return "all"
-    return "part" if start < played else "none"
 
 
 def main() -> int:

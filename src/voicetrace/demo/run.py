@@ -31,7 +31,7 @@ from voicetrace.reader import read_calls
 from voicetrace.voice_call import VoiceCall
 
 if TYPE_CHECKING:
-    from voicetrace.demo.livekit_call import GroundTruth
+    from voicetrace.demo.truth import GroundTruth
     from voicetrace.live import Listener, LiveCall
     from voicetrace.settings import RecordingFormat
 

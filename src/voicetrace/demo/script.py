@@ -79,6 +79,12 @@ def load_clip(name: str) -> RecordedClip:
     return RecordedClip(name, facts["text"], sample_rate, samples, start, end, words)
 
 
+def tokenize(text: str) -> list[str]:
+    """Cut a reply into tokens of a word with its leading space, which join to the text again."""
+    words = text.split(" ")
+    return [] if not text else [words[0], *(f" {word}" for word in words[1:])]
+
+
 @dataclass(frozen=True)
 class Cue:
     """When something begins, relative to something that happened.
