@@ -153,9 +153,14 @@ class _Script:
         if origin == "reply":
             span = f"{n:016x}"
             self.tell(
-                ev.LLMStepStarted, span_id=span, trace_id="t", name="llm", context_ids=("sys", answers),
-                speech_id=speech, answers=answers,
-            )  # fmt: skip
+                ev.LLMStepStarted,
+                span_id=span,
+                trace_id="t",
+                name="llm",
+                context_ids=("sys", answers),
+                speech_id=speech,
+                answers=answers,
+            )
             self.tell(ev.LLMStepEnded, span_id=span)
         source = TextSource.REALTIME_OUTPUT_TRANSCRIPT if origin == "realtime" else TextSource.TTS_INPUT
         kind = self.draw(
@@ -168,9 +173,12 @@ class _Script:
             self.playout(speech, kind)
         if kind in ("said", "cut", "resumed") and self.chance():
             self.tell(
-                ev.AssistantMessageAdded, item_id=f"item_a{n}", speech_id=speech,
-                text=self.text("Good morning. How are you?"), cut=kind == "cut" or self.chance(),
-            )  # fmt: skip
+                ev.AssistantMessageAdded,
+                item_id=f"item_a{n}",
+                speech_id=speech,
+                text=self.text("Good morning. How are you?"),
+                cut=kind == "cut" or self.chance(),
+            )
         if kind != "lost":
             self.tell(
                 ev.SpeechEnded, speech_id=speech, outcome="discarded" if kind == "discarded" else "done"
@@ -195,11 +203,15 @@ class _Script:
             if kind == "lost":
                 return
             aligned = self.chance()
+            heard = self.draw(st.sampled_from(["", "Good", "Good morning. "]))
             self.tell(
-                ev.PlayoutFinished, speech_id=speech, interrupted=kind == "cut", aligned=aligned,
+                ev.PlayoutFinished,
+                speech_id=speech,
+                interrupted=kind == "cut",
+                aligned=aligned,
                 position_ms=self.draw(st.sampled_from([position, position, 0])),
-                heard_text=self.text(self.draw(st.sampled_from(["", "Good", "Good morning. "]))) if aligned else None,
-            )  # fmt: skip
+                heard_text=self.text(heard) if aligned else None,
+            )
 
     def realtime_turn(self) -> None:
         n = self.number()
@@ -208,8 +220,11 @@ class _Script:
         early = self.chance()
         words = ev.UserTranscript
         said: dict[str, Any] = {
-            "text": self.text(f"rt {n}"), "final": True, "item_id": item, "source": TextSource.REALTIME_INPUT_TRANSCRIPT,
-        }  # fmt: skip
+            "text": self.text(f"rt {n}"),
+            "final": True,
+            "item_id": item,
+            "source": TextSource.REALTIME_INPUT_TRANSCRIPT,
+        }
         if early:
             self.tell(words, **said)
         self.tell(ev.ResponseStarted, item_ids=(item,) if item else ())
@@ -223,9 +238,12 @@ class _Script:
         self.reply(None)
         if self.chance():
             self.tell(
-                ev.UserMessageAdded, item_id=f"item_t{n}", text=self.text("typed"),
-                source=TextSource.TEXT_INPUT, token=f"t{n}",
-            )  # fmt: skip
+                ev.UserMessageAdded,
+                item_id=f"item_t{n}",
+                text=self.text("typed"),
+                source=TextSource.TEXT_INPUT,
+                token=f"t{n}",
+            )
 
     def noted(self) -> None:
         n = self.number()
@@ -242,9 +260,14 @@ class _Script:
 
     def recording(self) -> None:
         self.tell(
-            ev.RecordingStarted, recording_id="r", uri="r.wav", format="wav", sample_rate_hz=24000,
-            channels=tuple(Channel), origin_unix_ms=0,
-        )  # fmt: skip
+            ev.RecordingStarted,
+            recording_id="r",
+            uri="r.wav",
+            format="wav",
+            sample_rate_hz=24000,
+            channels=tuple(Channel),
+            origin_unix_ms=0,
+        )
         n = self.number()
         self.tell(ev.SegmentStarted, segment_id=f"seg{n}", start_ms=self.now)
         if self.chance():

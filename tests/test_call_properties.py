@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fold under any order, loss and doubling of events: what is written is always valid and only moves forward."""
+"""The fold under any order, loss and doubling of events: what is written is valid and only moves forward."""
 
 from __future__ import annotations
 

@@ -986,8 +986,7 @@ class CallRecorder:
         played = [s for s in draft.segments if s.played or s.finish is None]
         if not played and not draft.visible:
             attempt = draft.origin != "say" and not draft.committed and self._speculative(draft)
-            draft.discarded = draft.discarded or attempt
-            if draft.discarded or not draft.has_text:
+            if draft.discarded or attempt or not draft.has_text:
                 return  # a discarded attempt or a tool-only step: never written
         if draft.has_text and not draft.words and draft.last is None:
             draft.captured = False

@@ -25,7 +25,7 @@ MAX_FAILURES: Final = 5
 class Guard:
     """Counts the failures of one call's hooks; `report` is told the first of each hook.
 
-    Loop-affine like the hooks it guards. `report` may raise: that is counted too.
+    Loop-affine like the hooks it guards. `report` may raise: that is counted under ``report``.
     """
 
     def __init__(
@@ -41,15 +41,16 @@ class Guard:
         count = self.failures[hook]
         if count not in (1, self._max_failures):
             return
-        what = f"voicetrace's {hook} failed: {type(error).__name__}: {error}"
-        if count == self._max_failures:
-            what += f" ({count} times; it is now off for this call)"
-        logger.warning("%s; the call goes on", what, exc_info=error)
-        if self._report is not None:
-            try:
+        try:
+            # an error may refuse to be printed, a handler to log, a report to be told: none may get out
+            what = f"voicetrace's {hook} failed: {type(error).__name__}: {error}"
+            if count == self._max_failures:
+                what += f" ({count} times; it is now off for this call)"
+            if self._report is not None:
                 self._report(what)
-            except Exception:  # noqa: BLE001  the report is the last resort; the count is kept
-                self.failures["report"] += 1
+            logger.warning("%s; the call goes on", what, exc_info=error)
+        except Exception:  # noqa: BLE001  the report is the last resort; the count is kept
+            self.failures["report"] += 1
 
     def is_off(self, hook: str) -> bool:
         """Tell whether the hook failed so often that it no longer runs."""

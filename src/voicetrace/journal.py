@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -52,12 +53,13 @@ class JournalWriter:
         self.path = path
         self._fd = os.open(path, flags, 0o600)  # a conversation is private
         self._torn = False
+        _OPEN.add(self)
         try:
             if fcntl is not None:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write_line({MARK: VERSION, "pid": os.getpid()})
         except BaseException:
-            os.close(self._fd)
+            self.close()
             raise
 
     def append(self, event: ev.Event) -> None:
@@ -87,6 +89,19 @@ class JournalWriter:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+_OPEN: Final[weakref.WeakSet[JournalWriter]] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    """A forked child shares the lock: holding it, a child that outlives us would keep our calls "live"."""
+    for writer in list(_OPEN):
+        writer.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +176,11 @@ def _decode(line: bytes) -> Any:
 
 
 def is_live(path: Path) -> bool:
-    """Tell whether the process that writes this journal is still alive, by its lock."""
+    """Tell whether the process that writes this journal is still alive, by its lock.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
     if fcntl is None:  # pragma: no cover - no locks: treat a journal without an end as dead
         return False
     fd = os.open(path, os.O_RDONLY)

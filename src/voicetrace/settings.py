@@ -105,8 +105,8 @@ def configure(
         ("max_messages_bytes", max_messages_bytes),
         ("uncommitted_timeout_ms", uncommitted_timeout_ms),
     ):
-        if number <= 0:
-            raise ValueError(f"configure({name}={number!r}): must be greater than 0")
+        if type(number) is not int or number <= 0:
+            raise ValueError(f"configure({name}={number!r}): must be a whole number greater than 0")
     if audio != "off" and directory is None:
         raise ValueError("configure(audio=..., directory=None): audio needs a directory to be kept in")
     global _settings

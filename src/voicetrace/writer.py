@@ -49,9 +49,9 @@ class Writer:
 
     def submit_audio(self, size: int, job: Callable[..., None], *args: Any) -> bool:
         """Queue a job that holds `size` bytes of audio; False, and nothing queued, when too much waits."""
-        if self._pending_audio + size > self._max_pending_audio:
-            return False
         with self._lock:
+            if self._pending_audio + size > self._max_pending_audio:
+                return False
             self._pending_audio += size
         self._jobs.put((job, args, size))
         if self._thread is None:
@@ -111,7 +111,7 @@ class Writer:
     def _guarded(self, job: Callable[..., None], args: tuple[Any, ...]) -> None:
         try:
             job(*args)
-        except Exception:  # a job that fails must not take the other calls' writer with it
+        except BaseException:  # a job that fails, by SystemExit too, must not take the other calls' writer
             logger.exception("voicetrace: a write job failed; other calls go on")
 
 
