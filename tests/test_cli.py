@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,10 +16,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import voicetrace
+from voicetrace import events as ev
 from voicetrace import settings
 from voicetrace.cli import app
 from voicetrace.cli.common import clean
 from voicetrace.journal import FILE_NAME
+from voicetrace.messages import TextSource
 from voicetrace.otel.otlp_json import write_trace
 from voicetrace.testing import ScriptedCall, scripted_call
 
@@ -559,3 +562,73 @@ def test_the_program_starts_without_loading_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# -- while the demo runs -----------------------------------------------------------------------------
+def test_lines_of_a_running_call_show_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
+    from voicetrace.cli.demo import _Lines
+
+    script = scripted_call()
+    with _Lines() as screen:
+        script.live.listeners.append(screen.on_change)
+        script.agent("Hello, this is Northwind.", 200, 1800, say=True)
+        assert "Hello, this is Northwind." in capsys.readouterr().out
+        script.noise(3000, 3300)
+        script.user("Which hotels are near?", 8000, 9000)
+        script.agent("There are three hotels.", 10_000, 11_000, heard="There are")
+        said = capsys.readouterr().out.splitlines()
+        script.finish()
+    assert [line.split()[0] for line in said] == ["2", "3"]
+    assert said[1].endswith("There are [cut, not heard: three hotels.]")
+    # what never entered the conversation is shown when the call is over
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [["1", "user", "*"]]
+    assert script.live.guard.failures == {}
+
+
+def test_the_moving_table_shows_open_messages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from voicetrace.cli import demo
+
+    screen_out = io.StringIO()
+    size = {"width": 100, "height": 40}
+    terminal = Console(file=screen_out, force_terminal=True, markup=False, color_system=None, **size)
+    monkeypatch.setattr(demo, "console", lambda: terminal)
+    script = scripted_call()
+    with demo._Table() as screen:
+        script.live.listeners.append(screen.on_change)
+        screen.on_tick(0.0)
+        script._emit(ev.SpeechCreated, 100, speech_id="speech_1", origin="say")
+        script._emit(ev.SpeechText, 150, speech_id="speech_1", text="Hi.", source=TextSource.TTS_INPUT)
+        script._emit(ev.PlayoutStarted, 200, speech_id="speech_1", start_ms=200)
+        screen.on_tick(0.25)
+        assert "open" in screen_out.getvalue()
+        script.user("[bold]Hi[/bold]", 8000, 9000)
+        screen.on_tick(9.0)
+    script.finish()
+    shown = screen_out.getvalue()
+    assert "the call is going on: 9 s" in shown
+    assert "[bold]Hi[/bold]" in shown
+    assert script.live.guard.failures == {}
+
+
+@pytest.mark.parametrize(("extra", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_gets_colour_unless_it_says_no(calls: Path, extra: dict[str, str], coloured: bool) -> None:
+    pty = pytest.importorskip("pty")
+    main, other = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
+    command = [sys.executable, "-c", "from voicetrace.cli import main; main()", "inspect", str(calls)]
+    done = subprocess.Popen(
+        command, stdout=other, stderr=other, env={**environment, "TERM": "xterm", **extra}
+    )
+    os.close(other)
+    shown = b""
+    try:
+        while block := os.read(main, 65536):
+            shown += block
+    except OSError:  # Linux says so when the other end is closed
+        pass
+    os.close(main)
+    assert done.wait() == 0
+    assert b"Northwind" in shown
+    assert (b"\x1b[32m" in shown) == coloured

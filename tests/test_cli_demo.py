@@ -47,7 +47,7 @@ def test_the_demo_call_is_recorded_as_it_was(tmp_path: Path) -> None:
         for n, b in bars.items()
         if not b["ok"] and n not in TIMED_BY_THE_MACHINE
     ]
-    assert missed == []
+    assert missed.keys() <= TIMED_BY_THE_MACHINE, missed
     assert bars["user bounds, each"]["measured"].endswith("of 12")
     assert document["passed"] == all(bar["ok"] for bar in bars.values())
     assert done.returncode == (0 if document["passed"] else 1)
