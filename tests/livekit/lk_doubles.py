@@ -3,7 +3,7 @@
 
 All times in scripts are seconds since the script began. Speech of the user is a list of `Said`; what the
 model answers is looked up by what it was told last; the speech service speaks every word in the same time,
-in samples that occur only once. The speakers are those of the demo, on virtual time.
+in samples that occur only once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from livekit.agents import APIConnectOptions, APIError, llm, stt, tts, utils, va
 from livekit.agents.language import LanguageCode
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, TimedString
 from livekit.agents.voice import io
-
-from voicetrace.demo.doubles_livekit import RealtimeSpeaker
 
 RATE = 24_000
 WORD_S = 0.2
@@ -308,11 +306,122 @@ class _TTSStream(tts.SynthesizeStream):
 
 
 # -- the speakers ------------------------------------------------------------------------------------
-class Speaker(RealtimeSpeaker):
+@dataclass(eq=False)
+class Played:
+    """One segment: what was sent of it, and how far it played."""
+
+    sent: np.ndarray
+    position: int = 0
+    started_unix: float | None = None
+    flushed: bool = False
+    cut: bool = False
+    over: bool = False
+
+    def played(self) -> np.ndarray:
+        return self.sent[: self.position]
+
+
+class Speaker(io.AudioOutput):
     """Plays at the speed of virtual time, pauses, and reports what played."""
 
+    pauses = True
+
     def __init__(self) -> None:
-        super().__init__(sample_rate=RATE, clock=lambda: time.time())
+        super().__init__(
+            label="Speaker",
+            capabilities=io.AudioOutputCapabilities(pause=self.pauses),
+            sample_rate=RATE,
+        )
+        self.segments: list[Played] = []
+        self._now: Played | None = None
+        self._began: tuple[float, int] | None = None  # the run that plays: since when, from which sample
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def capture_frame(self, frame: rtc.AudioFrame) -> None:
+        if self._now is not None and self._now.flushed:
+            await self._free.wait()  # the segment before this one still plays
+        await super().capture_frame(frame)
+        if self._now is None:
+            self._now = Played(np.zeros(0, np.int16))
+            self._free.clear()
+            self.segments.append(self._now)
+        if not self._now.cut:
+            self._now.sent = np.concatenate([self._now.sent, np.frombuffer(frame.data, np.int16)])
+            self._go_on()
+
+    def flush(self) -> None:
+        super().flush()
+        if self._now is not None:
+            self._now.flushed = True
+            self._settle()
+
+    def clear_buffer(self) -> None:
+        if self._now is not None:
+            self._stop()
+            self._now.cut = self._now.cut or not (
+                self._now.flushed and self._now.position == self._now.sent.size
+            )
+            self._settle()
+
+    def pause(self) -> None:
+        super().pause()
+        self._paused = True
+        self._stop()
+
+    def resume(self) -> None:
+        super().resume()
+        self._paused = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        now = self._now
+        if now is None or now.cut or self._paused:
+            return
+        if self._began is None and now.position < now.sent.size:
+            self._began = (time.time(), now.position)
+            if now.started_unix is None:
+                now.started_unix = time.time()
+                self.on_playback_started(created_at=now.started_unix)
+        if self._began is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+            since, first = self._began
+            left = since + (now.sent.size - first) / RATE - time.time()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, left), self._ran_out)
+
+    def _ran_out(self) -> None:
+        self._stop(everything=True)
+        self._settle()
+
+    def _stop(self, *, everything: bool = False) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._began is None or self._now is None:
+            return
+        (since, first), self._began = self._began, None
+        elapsed = round((time.time() - since) * RATE)
+        self._now.position = self._now.sent.size if everything else min(first + elapsed, self._now.sent.size)
+        if self._now.position > first:
+            self.on_playback_progressed(
+                started_at=since, offset=first / RATE, duration=(self._now.position - first) / RATE
+            )
+
+    def _settle(self) -> None:
+        now = self._now
+        if now is None or not now.flushed or now.over:
+            return
+        if now.cut or now.position == now.sent.size:
+            now.over = True
+            # from the loop: wrappers must see flush and clear return first
+            asyncio.get_running_loop().call_soon(self._finish, now)
+
+    def _finish(self, now: Played) -> None:
+        self._now = None
+        self._free.set()
+        self.on_playback_finished(playback_position=now.position / RATE, interrupted=now.cut)
 
 
 class QuietSpeaker(Speaker):
@@ -325,9 +434,7 @@ class QuietSpeaker(Speaker):
 class StubbornSpeaker(QuietSpeaker):
     """Cannot pause either."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._capabilities = io.AudioOutputCapabilities(pause=False)
+    pauses = False
 
 
 class EndlessSpeaker(QuietSpeaker):

@@ -180,7 +180,7 @@ class FrameworkLog:
         self.add("heard", [(round(at - EPOCH, 4), s) for at, s in stage.stt.heard])
         self.add("text", stage.text_sink.texts)
         if stage.speaker is not None:
-            played = [(s.interrupted, int(s.played().astype(int).sum())) for s in stage.speaker.segments]
+            played = [(s.cut, int(s.played().astype(int).sum())) for s in stage.speaker.segments]
             self.add("played", played)
 
     def add(self, name: str, what: Any) -> None:
