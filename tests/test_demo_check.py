@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from voicetrace.demo.check import Bar, check_call
+from voicetrace.demo.truth import AgentTruth, CallerTruth, GroundTruth, LLMCall, WordTruth
 from voicetrace.messages import State, TextStatus, VoiceMessage
 from voicetrace.testing import RATE_HZ, scripted_call
 from voicetrace.voice_call import VoiceCall
@@ -28,7 +28,7 @@ class Case:
 
     call: VoiceCall
     journal: VoiceCall
-    truth: Any
+    truth: GroundTruth
     bundle_problems: list[str]
 
     def bars(self) -> dict[str, Bar]:
@@ -51,6 +51,12 @@ class Case:
         self.call = replace(self.call, messages=messages)
         self.journal = replace(self.journal, messages=messages)
 
+    def change_agent(self, number: int, **update: Any) -> None:
+        """Change what truly happened to one utterance of the agent."""
+        spoken = list(self.truth.agent)
+        spoken[number] = replace(spoken[number], **update)
+        self.truth = replace(self.truth, agent=tuple(spoken))
+
     def change_step(self, number: int, **update: Any) -> None:
         steps = list(self.call.llm_steps)
         steps[number] = steps[number].model_copy(update=update)
@@ -58,25 +64,32 @@ class Case:
         self.journal = replace(self.journal, llm_steps=tuple(steps))
 
 
-def caller(clip: str, start_ms: int, end_ms: int, message: str | None) -> SimpleNamespace:
-    return SimpleNamespace(
-        clip=clip, start_unix=ORIGIN + start_ms / 1000, end_unix=ORIGIN + end_ms / 1000, message=message
-    )
+def caller(clip: str, start_ms: int, end_ms: int, message: str | None) -> CallerTruth:
+    return CallerTruth(clip, ORIGIN + start_ms / 1000, ORIGIN + end_ms / 1000, "", message)
 
 
 def agent(
     clip: str, text: str, start_ms: int, end_ms: int, samples: Any, llm_call: int | None, heard: str = ""
-) -> SimpleNamespace:
-    return SimpleNamespace(
+) -> AgentTruth:
+    played = len((heard or text).split())
+    return AgentTruth(
         clip=clip,
+        source="say" if llm_call is None else "reply",
         text=text,
-        runs=((ORIGIN + start_ms / 1000, 0.0, (end_ms - start_ms) / 1000),),
         sample_rate=RATE_HZ,
         samples=samples,
+        generated_samples=len(samples),
+        runs=((ORIGIN + start_ms / 1000, 0.0, (end_ms - start_ms) / 1000),),
         cut=bool(heard),
+        words=tuple(
+            WordTruth(word, 0.0, 0.0, "all" if n < played else "none") for n, word in enumerate(text.split())
+        ),
         llm_call=llm_call,
-        heard_words=lambda: tuple((heard or text).split()),
     )
+
+
+def llm_call(ordinal: int, *context: str) -> LLMCall:
+    return LLMCall(ordinal, ORIGIN, list(context), "")
 
 
 @pytest.fixture
@@ -91,7 +104,14 @@ def case(tmp_path: Path) -> Case:
     last = script.agent("Goodbye.", 12_000, 13_000)
     journal = script.finish(14_000)
     call = replace(journal, events=())
-    truth = SimpleNamespace(
+    truth = GroundTruth(
+        scenario="checked",
+        started_unix=ORIGIN,
+        ended_unix=ORIGIN + 14,
+        line_started_unix=ORIGIN,
+        caller_rate=RATE_HZ,
+        caller_samples=np.zeros(0, np.int16),
+        framework_events=(),
         messages=(("hotels", "Which hotels?"), ("bye", "Thank you.")),
         caller=(
             caller("hotels", 1950, 2970, "hotels"),
@@ -104,8 +124,8 @@ def case(tmp_path: Path) -> Case:
             agent("bye", "Goodbye.", 12_000, 13_000, script.agent_audio[last], 1),
         ),
         llm_calls=(
-            SimpleNamespace(context_item_ids=[hello, hotels], tool_calls=[]),
-            SimpleNamespace(context_item_ids=[hello, hotels, cut, bye], tool_calls=[]),
+            llm_call(0, hello, hotels),
+            llm_call(1, hello, hotels, cut, bye),
         ),
         items=tuple({"id": i} for i in (hello, hotels, cut, bye, last)),
     )
@@ -153,17 +173,15 @@ def late_cough(case: Case) -> None:
 def merged_ranges(case: Case) -> None:
     """The turn was two stretches of speech, the record has one range."""
     first, *rest = case.truth.caller
-    case.truth.caller = (
-        replace_ns(first, end_unix=ORIGIN + 2.3),
-        replace_ns(first, start_unix=ORIGIN + 2.6),
-        *rest,
-    )
+    halves = (replace(first, end_unix=ORIGIN + 2.3), replace(first, start_unix=ORIGIN + 2.6))
+    case.truth = replace(case.truth, caller=(*halves, *rest))
 
 
 def all_users_late(case: Case) -> None:
-    case.truth.caller = tuple(
-        replace_ns(c, start_unix=c.start_unix - 0.065, end_unix=c.end_unix - 0.065) for c in case.truth.caller
-    )
+    earlier = [
+        replace(c, start_unix=c.start_unix - 0.065, end_unix=c.end_unix - 0.065) for c in case.truth.caller
+    ]
+    case.truth = replace(case.truth, caller=tuple(earlier))
 
 
 def late_agent(case: Case) -> None:
@@ -177,11 +195,11 @@ def early_agent_end(case: Case) -> None:
 def one_sample_differs(case: Case) -> None:
     samples = case.truth.agent[0].samples.copy()
     samples[100] += 1
-    case.truth.agent[0].samples = samples
+    case.change_agent(0, samples=samples)
 
 
 def one_sample_less(case: Case) -> None:
-    case.truth.agent[2].samples = case.truth.agent[2].samples[:-1]
+    case.change_agent(2, samples=case.truth.agent[2].samples[:-1])
 
 
 def no_clip(case: Case) -> None:
@@ -320,10 +338,6 @@ def broken_bundle(case: Case) -> None:
     case.bundle_problems = ["$.artifacts[0].path: is not in the bundle"]
 
 
-def replace_ns(namespace: SimpleNamespace, **changes: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{**vars(namespace), **changes})
-
-
 EACH, MEDIAN, AGENT, CLIPS, CUT, MESSAGES, LINKS, WARNINGS, SAME, BUNDLE = BARS
 
 
@@ -403,17 +417,38 @@ def test_an_attempt_that_never_committed_is_null_and_speculative(case: Case) -> 
     steps = (attempt, *case.call.llm_steps)
     case.call, case.journal = (replace(c, llm_steps=steps) for c in (case.call, case.journal))
     ids = [case.call.messages[0].id, "item_attempt"]
-    case.truth.llm_calls = (
-        SimpleNamespace(context_item_ids=ids, tool_calls=[]),
-        *case.truth.llm_calls,
-    )
-    for number, spoken in enumerate(case.truth.agent[1:], 1):
-        spoken.llm_call = number
+    case.truth = replace(case.truth, llm_calls=(llm_call(0, *ids), *case.truth.llm_calls))
+    case.change_agent(1, llm_call=1)
+    case.change_agent(2, llm_call=2)
     assert not case.missed()
 
     case.change_step(0, speculative=False)
     assert case.missed() == {LINKS}
     case.change_step(0, speculative=True, context_ids=(ids[0], "item_attempt"))
+    assert case.missed() == {LINKS}
+
+
+def test_an_adopted_attempt_is_listed_under_the_id_that_committed(case: Case) -> None:
+    """The LLM saw an id of the attempt's own; the record lists the committed message in its place."""
+    first, second = case.truth.llm_calls
+    seen = replace(second, context_item_ids=[*second.context_item_ids[:-1], "item_attempt"])
+    case.truth = replace(case.truth, llm_calls=(first, seen))
+    assert not case.missed()
+    older = case.call.llm_steps[1].context_ids[1]
+    case.change_step(1, context_ids=(*case.call.llm_steps[1].context_ids[:-1], older))
+    assert case.missed() == {LINKS}
+
+
+def test_a_call_of_a_tool_made_no_message_and_is_not_speculative(case: Case) -> None:
+    step = case.call.llm_steps[0].model_copy(update={"span_id": "b" * 16, "output_ids": ()})
+    steps = (step, *case.call.llm_steps)
+    case.call, case.journal = (replace(c, llm_steps=steps) for c in (case.call, case.journal))
+    asked = LLMCall(0, ORIGIN, case.truth.llm_calls[0].context_item_ids, "", tool_calls=["get_weather"])
+    case.truth = replace(case.truth, llm_calls=(asked, *case.truth.llm_calls))
+    case.change_agent(1, llm_call=1)
+    case.change_agent(2, llm_call=2)
+    assert not case.missed()
+    case.change_step(0, speculative=True)
     assert case.missed() == {LINKS}
 
 
@@ -423,7 +458,7 @@ def test_a_lossy_recording_is_compared_by_length(case: Case) -> None:
         assert call.recording is not None
         recording = call.recording.model_copy(update={"format": "opus"})
         setattr(case, name, replace(call, recording=recording))
-    case.truth.agent[0].samples = case.truth.agent[0].samples + np.int16(3)
+    case.change_agent(0, samples=case.truth.agent[0].samples + np.int16(3))
     assert not case.missed()
-    case.truth.agent[0].samples = case.truth.agent[0].samples[: RATE_HZ // 2]
+    case.change_agent(0, samples=case.truth.agent[0].samples[: RATE_HZ // 2])
     assert case.missed() == {CLIPS}
