@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format specs examples wheel-check clean
+.PHONY: help demo test lint format specs examples picture wheel-check clean
 
 help: ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -36,9 +36,11 @@ format: $(READY) ## Put the source into the one style
 specs: $(READY) ## Write specs/schemas from the models
 	$(BIN)/python specs/generate.py
 
-examples: $(READY) ## Write examples/calls and docs/call.svg
+examples: $(READY) ## Write examples/calls anew
 	$(BIN)/python examples/calls/build.py
-	$(BIN)/python docs/draw_call.py
+
+picture: demo ## Draw docs/call.svg from a demo call
+	$(BIN)/python docs/draw_call.py $(OUT) docs/call.svg
 
 wheel-check: $(READY) ## Build the wheel and use it alone, without any extra
 	rm -rf build/wheel $(VENV)-wheel

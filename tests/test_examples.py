@@ -372,6 +372,8 @@ async def test_wrap_livekit(tmp_path, monkeypatch, afterwards):
     assert (message.id, message.text) == (item_id, "Hello, this is Northwind Travel. How can I help?")
     assert (message.state, message.committed) == (State.COMPLETE, True)
     assert call.warnings == ()
+    for path in Path(call.source).parent.iterdir():  # what people said is nobody else's
+        assert path.stat().st_mode & 0o077 == 0, path
     played = call.clip(message)
     assert played.samples.any()
     assert len(played.samples) / played.sample_rate_hz == pytest.approx(3.4, abs=0.1)

@@ -208,3 +208,19 @@ def test_a_forked_child_writes_to_the_same_file_whoever_held_the_lock(tmp_path):
     os.waitpid(pid, 0)
     exporter.export(_SPANS)
     assert len((tmp_path / "spans.jsonl").read_text().split("\n")) == 3
+
+
+def test_the_file_stays_where_it_was_when_the_program_moves_on(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    exporter = JsonFileExporter("spans.jsonl")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.get_tracer("t").start_span("s").end()
+    assert [path.name for path in tmp_path.glob("**/*.jsonl")] == ["spans.jsonl"]
+    assert (tmp_path / "spans.jsonl").is_file()
+
+
+def test_a_trace_is_readable_by_its_owner_only(tmp_path):
+    assert write_trace(tmp_path / "t.json", []).stat().st_mode & 0o077 == 0

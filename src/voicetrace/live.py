@@ -93,7 +93,7 @@ class LiveCall:
         self._closed = False
         self._conversation_id = conversation_id
         self.files = CallFiles(
-            settings.directory / self.call_id if settings.directory is not None else None,
+            settings.directory.absolute() / self.call_id if settings.directory is not None else None,
             settings=settings,
             origin_unix_ms=self.origin_unix_ms,
             writer=writer,
@@ -225,6 +225,7 @@ class LiveCall:
         context_ids: tuple[str | None, ...],
         speech_id: str | None,
         answers: str | None,
+        awaits_speech: bool = False,
     ) -> None:
         """An LLM call began in this span: name what it reads, and hold the span until its output is known."""
         context = span.get_span_context()
@@ -246,6 +247,7 @@ class LiveCall:
                 context_ids=context_ids,
                 speech_id=speech_id,
                 answers=answers,
+                awaits_speech=awaits_speech,
                 parent_span_id=format_span_id(parent.span_id) if parent is not None else None,
             )
         )

@@ -97,7 +97,7 @@ class JsonFileExporter(SpanExporter):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # spans are written late: the program may have moved on
         self._lock = threading.Lock()
         self._closed = False
         _file_exporters.add(self)
