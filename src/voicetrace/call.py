@@ -192,6 +192,7 @@ class _StepDraft:
     context_ids: tuple[str | None, ...]
     outputs: list[str] = field(default_factory=list)
     speeches: set[str] = field(default_factory=set)
+    awaited: bool = False  # speeches of it may still be named
     speculative: bool = False
     ended_ms: int | None = None
     error: str = ""
@@ -279,6 +280,7 @@ class CallRecorder:
             ev.SpeechEnded: self._on_speech_ended,
             ev.MessageNoted: self._on_message_noted,
             ev.LLMStepStarted: self._on_step_started,
+            ev.LLMStepSpoken: self._on_step_spoken,
             ev.LLMStepEnded: self._on_step_ended,
             ev.LLMStepExported: lambda e: self.exported_steps.add(e.span_id),
             ev.ResponseStarted: self._on_response_started,
@@ -1045,14 +1047,27 @@ class CallRecorder:
         if not is_span_id(e.span_id) or self.ended is not None:
             return
         step = self._steps.setdefault(e.span_id, _StepDraft(event=e, context_ids=e.context_ids))
-        if e.speech_id is None:
-            return
-        step.speeches.add(e.speech_id)
-        self._step_of_speech.setdefault(e.speech_id, e.span_id)
-        draft = self._speeches.get(e.speech_id)
+        step.awaited = step.awaited or e.awaits_speech
+        if e.speech_id is not None:
+            self._link_step(step, e.speech_id)
+
+    def _link_step(self, step: _StepDraft, speech_id: str) -> None:
+        step.speeches.add(speech_id)
+        self._step_of_speech.setdefault(speech_id, step.event.span_id)
+        draft = self._speeches.get(speech_id)
         if draft is not None and draft.step is None:
-            draft.step = e.span_id
+            draft.step = step.event.span_id
             self._touch(draft)
+
+    def _on_step_spoken(self, e: ev.LLMStepSpoken) -> None:
+        step = self._steps.get(e.span_id)
+        if step is None or self.ended is not None:
+            return
+        if e.speech_id is not None:
+            self._link_step(step, e.speech_id)
+        else:
+            step.awaited = False
+        self._settle_step_if_done(step)
 
     def _on_step_ended(self, e: ev.LLMStepEnded) -> None:
         step = self._steps.get(e.span_id)
@@ -1061,17 +1076,20 @@ class CallRecorder:
         step.ended_ms = e.at_ms
         step.error = e.error
         if not step.speeches:
-            self._settle_step(step)
+            self._settle_step_if_done(step)
 
     def _settle_steps_of(self, draft: _SpeechDraft) -> None:
         step = self._steps.get(draft.step or "")
-        if step is None:
-            return
-        step.speeches.add(draft.speech_id)
+        if step is not None:
+            step.speeches.add(draft.speech_id)
+            self._settle_step_if_done(step)
+
+    def _settle_step_if_done(self, step: _StepDraft) -> None:
         linked = [self._speeches[s] for s in step.speeches if s in self._speeches]
         # a realtime response may still bring another message; a cascaded step brings one
         done = all(d.ended or (d.committed and d.origin != "realtime") for d in linked)
-        if done or step.settled:
+        over = step.ended_ms is not None or bool(linked)
+        if step.settled or (done and over and not step.awaited):
             self._settle_step(step)
 
     def _settle_step(self, step: _StepDraft) -> None:

@@ -275,6 +275,16 @@ class LLMStepStarted(Event):
     speech_id: str | None = None
     answers: str | None = None
     parent_span_id: str | None = None
+    awaits_speech: bool = False
+    """Its speeches are named later, by `LLMStepSpoken`, also after the span's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMStepSpoken(Event):
+    """The step's words are spoken as this speech; ``None``: no more speeches will come of it."""
+
+    span_id: str
+    speech_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
