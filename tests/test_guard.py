@@ -87,6 +87,8 @@ def test_a_log_handler_that_raises_goes_no_further():
     broken = Broken()
     logging.getLogger("voicetrace").addHandler(broken)
     try:
-        assert Guard().wrap("hook", failing(ValueError("x")))() is None
+        told = []
+        assert Guard(told.append).wrap("hook", failing(ValueError("x")))() is None
+        assert told == ["voicetrace's hook failed: ValueError: x"]
     finally:
         logging.getLogger("voicetrace").removeHandler(broken)

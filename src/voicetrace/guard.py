@@ -8,10 +8,11 @@ itself off. `CancelledError` and other `BaseException` pass.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, ParamSpec, TypeVar
 
 logger = logging.getLogger("voicetrace")
@@ -41,15 +42,23 @@ class Guard:
         count = self.failures[hook]
         if count not in (1, self._max_failures):
             return
-        try:
-            # an error may refuse to be printed, a handler to log, a report to be told: none may get out
-            what = f"voicetrace's {hook} failed: {type(error).__name__}: {error}"
-            if count == self._max_failures:
-                what += f" ({count} times; it is now off for this call)"
-            if self._report is not None:
-                self._report(what)
+        # an error may refuse to be printed, a handler to log, and a report to be told: none may get out
+        what = f"voicetrace's {hook} failed: {type(error).__name__}"
+        with self._last_resort():
+            what += f": {error}"
+        if count == self._max_failures:
+            what += f" ({count} times; it is now off for this call)"
+        with self._last_resort():
             logger.warning("%s; the call goes on", what, exc_info=error)
-        except Exception:  # noqa: BLE001  the report is the last resort; the count is kept
+        if self._report is not None:
+            with self._last_resort():
+                self._report(what)
+
+    @contextlib.contextmanager
+    def _last_resort(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # noqa: BLE001  there is nobody left to tell; the count is kept
             self.failures["report"] += 1
 
     def is_off(self, hook: str) -> bool:
