@@ -24,7 +24,7 @@ from voicetrace.cli.common import PROGRAM, USAGE, Failure, clean
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
 
-# typer carries its own click since 0.16 or so; what all its errors of usage derive from is found here
+# newer typers carry their own click; what the errors of both derive from is found through a public name
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]
 
 
@@ -64,6 +64,7 @@ class _Commands(TyperGroup):
             sys.stdout.flush()
             if sentence:
                 sys.stderr.write(f"{PROGRAM}: {clean(sentence)}\n")
+                sys.stderr.flush()
         sys.exit(code)
 
 
