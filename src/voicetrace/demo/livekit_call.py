@@ -103,7 +103,8 @@ async def run_call(
         stt=stage.stt,
         llm=stage.llm,
         tts=RecordedTTS([load_clip(utterance.clip) for utterance in scenario.agent]),
-        vad=inference.VAD(model="silero"),
+        # lets go of speech at the threshold that took it: its default holds on about 15 ms longer
+        vad=inference.VAD(model="silero", deactivation_threshold=0.5),
         turn_handling={
             "turn_detection": "vad",
             "endpointing": {"min_delay": scenario.endpointing_ms / 1000},
