@@ -51,7 +51,8 @@ class _Console(Console):
 def console() -> Console:
     """Standard output. Styled on a terminal only, without markup: what calls say is never obeyed."""
     terminal = sys.stdout.isatty()
-    width = None if terminal else int(os.environ.get("COLUMNS", "") or _PLAIN_WIDTH)
+    wanted = os.environ.get("COLUMNS", "")
+    width = None if terminal else int(wanted) if wanted.isdecimal() and int(wanted) else _PLAIN_WIDTH
     return _Console(file=sys.stdout, markup=False, emoji=False, highlight=False, width=width)
 
 
