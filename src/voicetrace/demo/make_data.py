@@ -41,7 +41,7 @@ SPEECH_THRESHOLD = 0.02
 CALLER_TEXTS = {
     "caller_weather_1": "Could you tell me",
     "caller_weather_2": "what the weather is in Paris?",
-    "caller_hotel": "And which hotels are near the station?",
+    "caller_hotel": "Now which hotels are near the station?",
     "caller_barge_in": "Sorry, just book the cheapest one.",
     "caller_breakfast": "Is breakfast included?",
     "caller_bye": "No, that is all. Thank you.",
@@ -56,6 +56,7 @@ AGENT_TEXTS = {
     ),
     "agent_booked": "Done. The Station Lodge is booked for tonight.",
     "agent_breakfast": "Yes, breakfast is included, and it is served from seven until ten in the morning.",
+    "agent_pardon": "Sorry, I did not catch that. Is there anything else?",
     "agent_bye": "Have a good trip. Goodbye.",
 }
 

@@ -9,7 +9,7 @@ Sample positions are integers in the clip's own rate; ``*_ms`` in a scenario are
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -126,10 +126,14 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the LLM answers when the newest thing it sees is ``heard`` (user text) or ``tool``'s result."""
+    """What the LLM answers when the newest thing it sees is ``heard`` (user text) or ``tool``'s result.
+
+    ``unheard`` is the answer to the framework's own remark that somebody spoke and nothing was understood.
+    """
 
     heard: str | None = None
     tool: str | None = None
+    unheard: bool = False
     text: str = ""
     call: ToolCall | None = None
     first_token_ms: int = 180
@@ -158,6 +162,9 @@ class Scenario:
     #: how long the caller must be silent before the turn is over; longer than the pause in the split turn
     endpointing_ms: int = 1000
     false_interruption_ms: int = 900
+    #: how long a turn in which nothing was understood stays open, where the framework has such turns;
+    #: longer than ``endpointing_ms`` and any ``final_delay_ms``
+    empty_turn_ms: int = 2000
     hang_up_ms: int = 600
     #: a call that is not over by then is stuck
     limit_s: float = 120.0
@@ -174,7 +181,7 @@ class Scenario:
 def travel_call() -> Scenario:
     """The demo: a greeting, a turn split by a pause, a tool step, a barge-in, a cough, a false interruption.
 
-    About 46 s in real time.
+    About 46 s in real time. The agent pauses at the false interruption and then goes on, as LiveKit's does.
     """
     return Scenario(
         name="travel",
@@ -199,8 +206,8 @@ def travel_call() -> Scenario:
                 clip="caller_hotel",
                 cue=Cue(600, agent="agent_weather"),
                 message="hotels",
-                interims=(("And which hotels", 900),),
-                final="And which hotels are near the station?",
+                interims=(("Now which hotels", 900),),
+                final="Now which hotels are near the station?",
                 final_delay_ms=350,
             ),
             CallerUtterance(  # the barge-in
@@ -252,10 +259,32 @@ def travel_call() -> Scenario:
                 call=ToolCall("get_weather", '{"city": "Paris"}'),
             ),
             Reply(tool="get_weather", text=load_clip("agent_weather").text),
-            Reply(heard="And which hotels are near the station?", text=load_clip("agent_hotels").text),
+            Reply(heard="Now which hotels are near the station?", text=load_clip("agent_hotels").text),
             Reply(heard="Sorry, just book the cheapest one.", text=load_clip("agent_booked").text),
             Reply(heard="Is breakfast included?", text=load_clip("agent_breakfast").text),
             Reply(heard="No, that is all. Thank you.", text=load_clip("agent_bye").text),
         ),
         tool_results={"get_weather": "sunny, 22 degrees"},
+    )
+
+
+def travel_call_without_resume() -> Scenario:
+    """The same call where a false interruption ends the reply, as in Pipecat.
+
+    There any voice cuts the agent for good. When nothing was understood, the framework tells the LLM so,
+    and the agent asks again: one more agent utterance, and the caller's goodbye follows that one.
+    About 50 s in real time.
+    """
+    call = travel_call()
+    pardon = load_clip("agent_pardon")
+    caller = list(call.caller)
+    caller[-1] = replace(caller[-1], cue=Cue(600, agent="agent_pardon"))
+    agent = [replace(u, heard="cut") if u.heard == "all_with_pause" else u for u in call.agent]
+    agent.insert(-1, AgentUtterance("agent_pardon"))
+    return replace(
+        call,
+        name="travel_without_resume",
+        caller=tuple(caller),
+        agent=tuple(agent),
+        replies=(*call.replies, Reply(unheard=True, text=pardon.text)),
     )
