@@ -104,9 +104,9 @@ async def test_mic_delivers_room_noise_in_real_time() -> None:
         frames.append(np.frombuffer((await anext(mic)).data, np.int16))
         assert mic.started_unix is not None
         # a frame is never handed over before its last sample has sounded
-        assert time.time() >= mic.started_unix + count * 0.02 - 0.001
-    assert np.array_equal(np.concatenate(frames), room.samples[: 5 * 320])
-    assert np.array_equal(mic.delivered(), room.samples[: 5 * 320])
+        assert time.time() >= mic.started_unix + count * 0.01 - 0.001
+    assert np.array_equal(np.concatenate(frames), room.samples[: 5 * 160])
+    assert np.array_equal(mic.delivered(), room.samples[: 5 * 160])
 
 
 async def test_mic_mixes_a_clip_where_it_says_it_sounds() -> None:
@@ -117,9 +117,9 @@ async def test_mic_mixes_a_clip_where_it_says_it_sounds() -> None:
     spoken = mic.speak(clip, mic.started_unix + 0.05)
     assert spoken.start_unix == pytest.approx(mic.started_unix + 0.05, abs=1e-6)
     assert spoken.end_unix - spoken.start_unix == pytest.approx(700 / 16_000, abs=1e-6)
-    for _ in range(5):
+    for _ in range(11):
         await anext(mic)
-    alone = mic.delivered() - room.samples[: 6 * 320]
+    alone = mic.delivered() - room.samples[: 12 * 160]
     first = 800 - clip.speech_start  # 50 ms, less the silence before the speech
     assert np.array_equal(alone[first : first + 900], clip.samples)
     assert not alone[:first].any()
@@ -132,7 +132,7 @@ async def test_mic_speaks_at_once_when_the_time_has_passed() -> None:
     await anext(mic)
     assert mic.started_unix is not None
     spoken = mic.speak(clip, mic.started_unix)
-    assert spoken.start_unix == pytest.approx(mic.started_unix + (640 + 100) / 16_000, abs=1e-6)
+    assert spoken.start_unix == pytest.approx(mic.started_unix + (2 * 160 + 100) / 16_000, abs=1e-6)
 
 
 async def test_mic_refuses_what_it_cannot_do() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from voicetrace.demo.script import RecordedClip, Samples
 
-FRAME_S = 0.02
+FRAME_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Spoken:
 
 
 class CallerLine:
-    """The caller's line: room noise in 20 ms frames in real time, with clips mixed in by `speak`.
+    """The caller's line: room noise in 10 ms frames in real time, with clips mixed in by `speak`.
 
     Sample ``k`` of the line sounds at ``started_unix + k / sample_rate``, where ``started_unix`` is when the
     first frame was asked for. A frame is handed over when its last sample has sounded, as a sound card does.
