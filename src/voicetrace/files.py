@@ -53,10 +53,13 @@ class CallFiles:
         self._asked_to_record = False
         self._lost: dict[Channel, tuple[int, int]] = {}  # audio refused by the full queue, call-ms
         self._now_ms = 0
-        if directory is not None:
-            writer.submit(self._open_journal, directory / FILE_NAME)
 
     # -- on any thread -------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Queue the opening of the journal; before any event, and once `emit` may be called."""
+        if self.directory is not None:
+            self._writer.submit(self._open_journal, self.directory / FILE_NAME)
+
     @property
     def messages_uri(self) -> str | None:
         """Where the full map will be."""
@@ -145,13 +148,13 @@ class CallFiles:
     def _open_journal(self, path: Path) -> None:
         try:
             self._journal = JournalWriter(path)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  said in the record
             self._journal_error(error)
 
-    def _journal_error(self, error: OSError) -> None:
+    def _journal_error(self, error: Exception) -> None:
         if not self._journal_failed:
             self._journal_failed = True
-            reason = error.strerror or error
+            reason = getattr(error, "strerror", None) or error
             self._fault(
                 self._now_ms,
                 f"the journal in {self.directory} could not be written ({reason}): a crash loses the call",
@@ -162,7 +165,7 @@ class CallFiles:
         if self._journal is not None:
             try:
                 self._journal.append(event)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  said in the record
                 self._journal_error(error)
         if self._recording is not None and not self._recording.failed:
             self._guard_recording(self._recording.advance, event.at_ms)
@@ -171,11 +174,11 @@ class CallFiles:
         if self._journal is not None:
             try:
                 self._journal.sync()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  said in the record
                 self._journal_error(error)
 
     def _open_recording(self, sample_rate_hz: int) -> None:
-        from voicetrace.audio import RecordingError, RecordingWriter
+        from voicetrace.audio import RecordingWriter
 
         assert self.directory is not None
         path = self.directory / f"{RECORDING_STEM}.wav"
@@ -187,7 +190,7 @@ class CallFiles:
                 origin_unix_ms=self._origin_unix_ms,
                 channels=self._settings.audio_channels,
             )
-        except (RecordingError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  said in the record
             self._fault(self._now_ms, f"the call is not recorded: {error}")
             return
         self._emit(
@@ -207,11 +210,9 @@ class CallFiles:
             )
 
     def _guard_recording(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        from voicetrace.audio import RecordingError
-
         try:
             method(*args, **kwargs)
-        except (RecordingError, ImportError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  said in the record
             recording, self._recording = self._recording, None
             if recording is not None:
                 recording.close()
@@ -274,7 +275,7 @@ class CallFiles:
         try:
             if self.directory is not None and self.directory.is_dir():
                 write_json(self.directory / MESSAGES_NAME, document())
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  said in the record; `done` must be called
             self._fault(self._now_ms, f"{MESSAGES_NAME} could not be written: {error}")
         if self._journal is not None:
             self._sync()

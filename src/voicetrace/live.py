@@ -101,6 +101,7 @@ class LiveCall:
         )
         content = settings.content == "full" if content_captured is None else content_captured
         self._content = content
+        self.files.open()  # only now: if it fails at once, on the writer thread, that is an event already
         self.emit(
             ev.CallStarted(
                 at_ms=0,

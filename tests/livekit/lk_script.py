@@ -31,7 +31,7 @@ from pydantic import BaseModel
 import voicetrace
 from voicetrace import settings
 from voicetrace.integrations.livekit import LiveKitInstrumentor
-from voicetrace.journal import journals_in, read_journal_call
+from voicetrace.journal import is_journal, journals_in, read_journal_call
 from voicetrace.live import LiveCall
 from voicetrace.messages import Role, VoiceMessage, writer_problems
 from voicetrace.voice_call import VoiceCall
@@ -478,7 +478,8 @@ def run_scripts(
                 instrumentor.uninstrument()
                 telemetry.tracer.set_provider(native)
                 settings.reset()
-    found = [read_journal_call(p) for p in journals_in(directory)] if directory.is_dir() else []
+    journals = journals_in(directory) if directory.is_dir() else []
+    found = [read_journal_call(p) for p in journals if is_journal(p)]
     return Outcome(
         stages=stages,
         log=log.lines,

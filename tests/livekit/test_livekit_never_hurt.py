@@ -73,7 +73,7 @@ def _stream_say(stage: Stage) -> None:
 
 
 def rich_call() -> Script:
-    """Everything at once: a greeting, a split turn, a tool, barge-ins, noise, typing, a hand-off, a hang-up."""
+    """A greeting, a split turn, a tool, barge-ins, noise, typing, a hand-off, and a hang-up."""
     return Script(
         agent=Rich,
         mic=True,
@@ -183,6 +183,8 @@ HOOKS = [
     "capture_frame",
     "close",
     "conversation_item_added",
+    "detach",
+    "finish",
     "flush",
     "generate_reply",
     "llm_data",
@@ -221,9 +223,11 @@ def _clear(call: Outcome) -> None:
     """Each warning says what failed, how, and that the call goes on; twice at most for one hook."""
     assert call.warnings
     for warning in call.warnings:
+        if warning == "voicetrace: a write job failed; other calls go on":
+            continue  # the writer's own words
         assert "broken on purpose" in warning
         assert warning.endswith("; the call goes on")
-    hooks = [w.split("'s ")[1].split(" failed")[0] for w in call.warnings]
+    hooks = [w.split("'s ")[1].split(" failed")[0] for w in call.warnings if "'s " in w]
     for hook in set(hooks):
         told = [w for w in call.warnings if f"'s {hook} failed" in w]
         assert len(told) <= 2
@@ -231,24 +235,24 @@ def _clear(call: Outcome) -> None:
             assert f"({MAX_FAILURES} times; it is now off for this call)" in told[1]
 
 
-@pytest.mark.parametrize("error", [ValueError, TypeError])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_that_fails_every_time(
-    untouched: list[str], tmp_path: Path, hook: str, error: type[Exception]
-) -> None:
+def test_a_hook_that_fails_every_time(untouched: list[str], tmp_path: Path, hook: str) -> None:
     wrap = Guard.wrap
 
     def sabotage(self: Guard, name: str, function: Any) -> Any:
-        return wrap(self, name, _failing(error) if name == hook else function)
+        # TypeError is the one that the framework does not catch (T1)
+        return wrap(self, name, _failing(TypeError, ValueError) if name == hook else function)
 
     call = play(tmp_path, mock.patch.object(Guard, "wrap", sabotage))
     assert call.log == untouched
     _clear(call)
     assert {w.split("'s ")[1].split(" failed")[0] for w in call.warnings} == {hook}
     if hook in ("start", "say", "generate_reply", "llm_inference"):
-        return  # these belong to the process, and a call may not even exist
+        return  # these belong to the process, and the call may not even exist
+    if hook in ("finish", "detach"):
+        return  # these run when the record is already closed; the log says it
     assert call.call.ended
-    assert any(f"voicetrace's {hook} failed: {error.__name__}" in w for w in call.call.warnings)
+    assert any(f"voicetrace's {hook} failed: TypeError" in w for w in call.call.warnings)
 
 
 INNER = [
@@ -300,8 +304,10 @@ INNER = [
 def test_a_part_of_ours_that_fails_every_time(
     untouched: list[str], tmp_path: Path, owner: Any, name: str
 ) -> None:
-    if (owner, name) == (LiveCall, "__init__"):
-        # run_script wraps it to remember the calls
+    if owner is CallRecorder:  # the live one only, not the reader's
+        broken = type("Broken", (CallRecorder,), {name: _failing(TypeError, ValueError)})
+        patch = mock.patch.object(live_module, "CallRecorder", broken)
+    elif (owner, name) == (LiveCall, "__init__"):  # run_script wraps it to remember the calls
         patch = mock.patch.object(instrumentor_module, "LiveCall", _failing(TypeError, ValueError))
     else:
         patch = mock.patch.object(owner, name, _failing(TypeError, ValueError))
@@ -417,7 +423,7 @@ def test_a_changed_private_function_is_left_alone(untouched: list[str], tmp_path
     assert "changed perform_llm_inference" in warning
 
 
-# -- what must pass --------------------------------------------------------------------------------------------
+# -- what must pass ------------------------------------------------------------------------------------------
 def test_cancellation_is_not_ours_to_keep() -> None:
     guard = Guard()
 

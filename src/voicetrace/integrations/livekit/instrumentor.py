@@ -71,7 +71,7 @@ class VoiceSpanProcessor(SpanProcessor):
     def shutdown(self) -> None:
         """The provider goes: calls whose session was never closed end here."""
         for found in set(self._traces.values()):
-            found.finish("provider shut down")
+            found.end("provider shut down")
         self._traces.clear()
 
 
@@ -122,8 +122,8 @@ class LiveKitInstrumentor:
         private = package.is_supported(installed)
         if not private:
             logger.warning(
-                "livekit-agents %s is not among the versions voicetrace was tested with (%s): only public hooks "
-                "are used, and LLM steps are not linked to messages",
+                "livekit-agents %s is not among the versions voicetrace was tested with (%s): only public "
+                "hooks are used, and LLM steps are not linked to messages",
                 installed,
                 package._instruments[0],  # noqa: SLF001
             )
@@ -150,8 +150,7 @@ class LiveKitInstrumentor:
             return
         LiveKitInstrumentor._active = None
         for _, running in list(self._live.values()):
-            running.finish("uninstrumented")
-            running.detach()
+            running.end("uninstrumented")
         self._live.clear()
         for name in self._patches.restore():
             logger.warning("%s was replaced by someone else after voicetrace; it is left as it is", name)
@@ -261,7 +260,8 @@ class LiveKitInstrumentor:
         key = running.say_next(None)
 
         def tell(chunk: str) -> None:
-            running.say_chunk(key[0], chunk)
+            if key:
+                running.say_chunk(key[0], chunk)
 
         return tell_chunks(text, running.call.guard.wrap("say_text", tell))
 

@@ -104,6 +104,7 @@ class SessionTrace:
         self._caller_frame = wrap("caller_frame", self._on_caller_frame)
         self.span_started = wrap("span_started", self._on_span_started)
         self.span_ended = wrap("span_ended", self._on_span_ended)
+        self._finish, self._detach = wrap("finish", self.finish), wrap("detach", self.detach)
         for name, handler in self._handlers.items():
             session.on(name, handler)
         call.attach_loop(asyncio.get_running_loop())
@@ -129,6 +130,11 @@ class SessionTrace:
         tap, self._tap = self._tap, None
         if tap is not None and session.input.audio is tap:
             session.input.audio = tap.source
+
+    def end(self, reason: str) -> None:
+        """`finish` and `detach` for callers outside the session; never raises."""
+        self._finish(reason)
+        self._detach()
 
     def finish(self, reason: str) -> None:
         """The run is over, however it ended. Harmless when repeated."""
