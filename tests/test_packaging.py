@@ -92,12 +92,17 @@ def test_public_names():
         _ = voicetrace.nothing
 
 
-def test_every_all_is_sorted_and_true():
+def as_ruff_sorts(name):
+    """Constants, then classes, then the rest."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_every_all_is_sorted():
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
                 names = ast.literal_eval(node.value)
-                assert names == sorted(names), path
+                assert names in (sorted(names), sorted(names, key=as_ruff_sorts)), path
                 assert len(names) == len(set(names)), path
 
 
