@@ -33,7 +33,7 @@ from voicetrace import settings
 from voicetrace.integrations.livekit import LiveKitInstrumentor
 from voicetrace.journal import is_journal, journals_in, read_journal_call
 from voicetrace.live import LiveCall
-from voicetrace.messages import Role, VoiceMessage, writer_problems
+from voicetrace.messages import Channel, Role, VoiceMessage, writer_problems
 from voicetrace.voice_call import VoiceCall
 from voicetrace.writer import Writer
 
@@ -366,7 +366,7 @@ def check(outcome: Outcome, *, warnings: Sequence[str] = (), linked: bool = True
     for call in outcome.calls:
         assert call.span_id is not None
         check_spans(call, spans, linked=linked)
-    if any(c.recording for c in outcome.calls):
+    if any(c.recording and Channel.AGENT in c.recording.channels for c in outcome.calls):
         check_clips(outcome)
     return outcome
 

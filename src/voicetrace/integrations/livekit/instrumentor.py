@@ -261,7 +261,7 @@ class LiveKitInstrumentor:
 
         def tell(chunk: str) -> None:
             if key:
-                running.say_chunk(key[0], chunk)
+                running.say_piece(key[0], chunk)
 
         return tell_chunks(text, running.call.guard.wrap("say_text", tell))
 

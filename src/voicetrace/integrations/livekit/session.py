@@ -43,6 +43,7 @@ class _Step:
     key: str
     data: Any = None  # LiveKit's `_LLMGenerationData`, whose text grows while the model streams
     told: int = 0
+    pieces: list[str] = field(default_factory=list)  # of a streamed `say`, kept back for the redactor
 
 
 @dataclass(slots=True)
@@ -90,6 +91,8 @@ class SessionTrace:
         self._voice_on = False  # a "speaking" of ours to close: a claimed turn is no voice (T17)
         self._tap: CallerTap | None = None
         self._rate_chosen = False
+        # a redactor must see a text whole: what it looks for may lie across two pieces
+        self._whole = call.settings.redact is not None
         self.playout = PlayoutAdapter(call, self.current_key)
         wrap = call.guard.wrap
         self._handlers: dict[Any, Any] = {
@@ -252,8 +255,16 @@ class SessionTrace:
                 self.say_chunk(key, text)
         handle.add_done_callback(self._speech_done)
 
+    def say_piece(self, speech_id: str, text: str) -> None:
+        """The next piece of a streamed `say()`."""
+        speech = self._speeches.get(speech_id)
+        if self._whole and speech is not None:
+            speech.step(1).pieces.append(text)
+        else:
+            self.say_chunk(speech_id, text)
+
     def say_chunk(self, speech_id: str, text: str) -> None:
-        """Text of a `say()`, all of it or the next piece of a stream."""
+        """Text of a `say()`."""
         self.call.emit(
             ev.SpeechText(
                 at_ms=self.call.now_ms(), speech_id=speech_id, text=text, source=TextSource.TTS_INPUT
@@ -290,8 +301,13 @@ class SessionTrace:
             step.data = data
             self._step_by_item[data.id] = step
 
-    def _tell_text(self, step: _Step) -> None:
-        """Tell what the model has said since the last time."""
+    def _tell_text(self, step: _Step, *, whole: bool = True) -> None:
+        """Tell what the model has said since the last time; ``whole`` when no more will come."""
+        if self._whole and not whole:
+            return
+        if step.pieces:
+            text, step.pieces = "".join(step.pieces), []
+            self.say_chunk(step.key, text)
         text = getattr(step.data, "generated_text", "")
         if isinstance(text, str) and len(text) > step.told:
             more, step.told = text[step.told :], len(text)
@@ -419,7 +435,7 @@ class SessionTrace:
         elif name == semconv.LK_SPAN_LLM_NODE:
             for speech in self._speeches.values():
                 for step in speech.steps.values():
-                    self._tell_text(step)
+                    self._tell_text(step, whole=False)
             error = "" if span.status.is_ok or span.status.is_unset else (span.status.description or "error")
             self.call.emit(ev.LLMStepEnded(at_ms=now, span_id=span_id, error=error))
         elif name == semconv.LK_SPAN_SESSION:
