@@ -275,9 +275,11 @@ def test_the_transcript_has_a_turn_for_every_message_in_order(call: VoiceCall, t
 
 def test_the_timeline_marks_what_happened_by_offset(bundle: Path) -> None:
     timeline = document(bundle, "waveform_timeline")
+    whole = [{"start_ms": 0, "end_ms": 10_000}]
     assert timeline["channels"] == [
-        {"channel": "caller", "artifact_key": "caller_audio", "duration_ms": 10_000},
-        {"channel": "agent", "artifact_key": "agent_audio", "duration_ms": 10_000},
+        # noise at full scale from beginning to end
+        {"channel": name, "artifact_key": f"{name}_audio", "duration_ms": 10_000, "sound": whole}
+        for name in ("caller", "agent")
     ]
     assert [(m["offset_ms"], m["key"]) for m in timeline["markers"]] == [
         (200, "output_start"),
@@ -416,6 +418,7 @@ def test_continuity_is_measured_from_the_messages(call: VoiceCall, tmp_path: Pat
         "speech_start_during_output_count": 1,
         "median_first_audio_ms": 1150,  # 800 and 1500
         "p90_first_audio_ms": 1430,
+        "median_first_sound_ms": 1150,  # noise throughout: it sounds when it is played
         "max_output_gap_ms": 600,
         "median_output_gap_ms": 600,
         "max_talk_over_ms": 100,

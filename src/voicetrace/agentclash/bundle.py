@@ -5,131 +5,155 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import uuid
-import wave
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from voicetrace.agentclash import artifacts as a
 from voicetrace.agentclash import documents
-from voicetrace.agentclash.continuity import continuity_report
+from voicetrace.agentclash.artifacts import ArtifactFile, BundleError
+from voicetrace.agentclash.audio import LENGTH_TOLERANCE_MS, Track, WrittenAudio, write_audio
+from voicetrace.agentclash.continuity import Thresholds, continuity_report, thresholds_with
 from voicetrace.agentclash.manifest import (
     MANIFEST_NAME,
+    REQUIRED_KINDS,
     SCHEMA_VERSION,
-    ArtifactKind,
     Manifest,
     validate_manifest,
 )
-from voicetrace.agentclash.problems import is_unicode, load_json
+from voicetrace.agentclash.promotion import (
+    Promotion,
+    multimodal_trace,
+    refuse_unless_approved,
+    write_call_import,
+)
+from voicetrace.agentclash.redaction import redaction_of, redaction_problems
+from voicetrace.agentclash.reports import validate_report
+from voicetrace.agentclash.target import PRODUCER, build_beside, check_target, move
 from voicetrace.agentclash.validate import digest
-from voicetrace.messages import Channel, Recording
+from voicetrace.messages import Channel, Role, TextStatus
 from voicetrace.voice_call import VoiceCall
 
-PRODUCER: Final = "voicetrace"
-_BLOCK_FRAMES: Final = 1 << 16
-_WAV_LIMIT_BYTES: Final = 2**32 - 64  # its header counts bytes in 32 bits
-_LENGTH_TOLERANCE_MS: Final = 20  # one audio frame
+if TYPE_CHECKING:
+    from voicetrace.agentclash.vad import VadSettings
+
+PathLike = str | os.PathLike[str]
 
 
-class BundleError(Exception):
-    """The bundle cannot be written; the sentence says why and what to do. Nothing of it was left behind."""
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What goes into a bundle beside the call itself. Everything is optional.
 
+    Attributes:
+        caller_audio: the caller's side, a mono file from call-ms 0, in place of the recording's.
+        agent_audio: the agent's side as it was played, likewise.
+        structured_output: the task-level result; without it the facts of the call are computed.
+        schema_ref: what names the shape of the structured output.
+        media_policy_report: a source separation report (`measure_separation`, `source_separation_report`).
+        video_sync_report: a video sync report (`measure_video_sync`, `video_sync_report`).
+        redaction: the review of the evidence, as redaction metadata; ``unreviewed`` without one.
+        metadata: added to the manifest's own, and stronger than it: provider, model, input_language,
+            output_language, transport, streaming_mode, background_audio.
+        thresholds: of the live continuity report, in place of `continuity.THRESHOLDS`.
+        vad: what counts as sound and as a gap.
+        promotion: makes the bundle a regression case; needs an approving ``redaction``.
+        with_multimodal_trace: also write the multimodal trace; needs an approving ``redaction``.
+    """
 
-class _File(NamedTuple):
-    key: str
-    kind: ArtifactKind
-    name: str
-    content_type: str
-
-
-_AUDIO, _JSON = "audio/wav", "application/json"
-_CALLER = _File(documents.CALLER_KEY, ArtifactKind.CALLER_AUDIO, "caller.wav", _AUDIO)
-_AGENT = _File(documents.AGENT_KEY, ArtifactKind.AGENT_AUDIO, "agent.wav", _AUDIO)
-_MIXED = _File("mixed_audio", ArtifactKind.MIXED_AUDIO, "mixed.wav", _AUDIO)
-_TRANSCRIPT = _File("transcript", ArtifactKind.TRANSCRIPT, "transcript.json", _JSON)
-_TIMELINE = _File("waveform_timeline", ArtifactKind.WAVEFORM_TIMELINE, "waveform_timeline.json", _JSON)
-_OUTPUT = _File("structured_output", ArtifactKind.STRUCTURED_OUTPUT, "structured_output.json", _JSON)
-_CONTINUITY = _File(
-    "live_continuity_report", ArtifactKind.LIVE_CONTINUITY_REPORT, "live_continuity_report.json", _JSON
-)
-_TRACE = _File("raw_provider_trace", ArtifactKind.RAW_PROVIDER_TRACE, "raw_provider_trace.json", _JSON)
-_REDACTION = _File("redaction_metadata", ArtifactKind.REDACTION_METADATA, "redaction_metadata.json", _JSON)
-_FILES: Final = (
-    _CALLER, _AGENT, _MIXED, _TRANSCRIPT, _TIMELINE, _OUTPUT, _CONTINUITY, _TRACE, _REDACTION,
-)  # fmt: skip
+    caller_audio: PathLike | None = None
+    agent_audio: PathLike | None = None
+    structured_output: Mapping[str, Any] | None = None
+    schema_ref: str | None = None
+    media_policy_report: Mapping[str, Any] | None = None
+    video_sync_report: Mapping[str, Any] | None = None
+    redaction: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    thresholds: Thresholds | None = None
+    vad: VadSettings | None = None
+    promotion: Promotion | None = None
+    with_multimodal_trace: bool = False
 
 
 def export_bundle(
     call: VoiceCall,
-    directory: str | os.PathLike[str],
+    directory: PathLike,
     *,
     run_id: str | uuid.UUID,
     run_agent_id: str | uuid.UUID,
     structured_output: Mapping[str, Any] | None = None,
     schema_ref: str | None = None,
-    language: str | None = None,
+    language: documents.Language = None,
     metadata: Mapping[str, Any] | None = None,
+    evidence: Evidence | None = None,
+    incomplete: bool = False,
 ) -> Path:
     """Write the call as a bundle and return the path of its manifest.
 
-    Both audio files begin at call-ms 0, have the recording's length, and hold its samples unchanged.
-    The same call gives the same bytes. Everything is streamed, so memory does not grow with the call.
+    Both audio files begin at call-ms 0, have one length, and hold the recording's samples unchanged.
+    The same call gives the same bytes. Everything is streamed, so memory does not grow with the audio.
     The bundle is built beside ``directory`` and moved when it is whole; an earlier bundle of voicetrace's
     own is replaced file by file, the manifest last, and files that are not ours stay. Blocking; different
     directories may be written from different threads.
 
     Args:
-        call: a call with messages and a two-channel recording on this machine.
+        call: a call with messages, and with both sides' audio on this machine.
         directory: where to; created with its parents. Empty, absent, or an earlier bundle of ours.
         run_id: the run, a UUID and not the nil UUID; written in lower case.
         run_agent_id: the run's agent, likewise.
-        structured_output: the task-level result; without it the facts of the call are computed.
-        schema_ref: what names the shape of the structured output.
-        language: BCP 47 tag of the call's speech, e.g. ``en-US``; ``und`` in the transcript when not given.
-        metadata: added to the manifest's own, and stronger than it.
+        structured_output: short for `Evidence.structured_output`.
+        schema_ref: short for `Evidence.schema_ref`.
+        language: BCP 47 tag of the call's speech, e.g. ``en-US``, or one for each message by its id; ``und``
+            in the transcript where not given.
+        metadata: short for `Evidence.metadata`.
+        evidence: what else there is.
+        incomplete: write what can be made also when a required artifact cannot. The manifest then lists only
+            what is there and names what is not in its caveats; it is honest, and not valid.
 
     Raises:
         BundleError: a required artifact cannot be made, an argument is wrong, or the disk refuses.
     """
     target = Path(directory)
     ids = {"run_id": _uuid("run_id", run_id), "run_agent_id": _uuid("run_agent_id", run_agent_id)}
-    if not call.messages:
-        raise BundleError(f"call {call.call_id} has no messages, so there is no transcript to write")
     if not call.call_id.strip():
         raise BundleError("the call has no id, and a bundle needs one as its voice_session_id")
+    given = evidence or Evidence()
+    output = structured_output if structured_output is not None else given.structured_output
+    _check_given(given)
+    lacking = (
+        [] if call.messages else [f"call {call.call_id} has no messages, so there is no transcript to write"]
+    )
+    tracks, without = _tracks(call, given)
+    lacking += without
+    if lacking and not incomplete:
+        raise BundleError("; ".join(lacking))
     try:
-        recording, source = _recording_of(call)
-        _check_target(target)
-        with _build_beside(target) as build:
-            artifacts = build / "artifacts"
-            artifacts.mkdir()
-            duration_ms = _write_audio(call, recording, source, artifacts)
-            for file, document in (
-                (_TRANSCRIPT, documents.transcript(call, language)),
-                (_TIMELINE, documents.timeline(call, duration_ms)),
-                (_OUTPUT, documents.structured_output(structured_output, schema_ref, call)),
-                (_CONTINUITY, continuity_report(call)),
-                (_REDACTION, documents.redaction(call)),
-            ):
-                (artifacts / file.name).write_text(_json(document, file.key), encoding="utf-8", newline="\n")
-            _write_trace(call, artifacts / _TRACE.name)
-            manifest = {
+        check_target(target)
+        with build_beside(target) as build:
+            folder = build / "artifacts"
+            folder.mkdir()
+            written, audio = _write_artifacts(
+                call, folder, tracks, given, output, schema_ref or given.schema_ref, language
+            )
+            manifest: dict[str, Any] = {
                 "schema_version": SCHEMA_VERSION,
                 **ids,
                 "voice_session_id": call.call_id,
-                "artifacts": [_artifact(file, artifacts) for file in _FILES],
-                "metadata": _metadata(call, source, language, duration_ms)
-                | {**(metadata or {}), "producer": PRODUCER},  # by which an earlier bundle of ours is known
+                "artifacts": [_artifact(file, *written[file]) for file in a.FILES if file in written],
+                "metadata": _metadata(call, language, audio, lacking, given)
+                | {**given.metadata, **(metadata or {}), "producer": PRODUCER},  # by which ours are known
             }
-            manifest = json.loads(_json(manifest, "the manifest"))
-            problems = validate_manifest(manifest)
+            manifest = json.loads(a.json_text(manifest, "the manifest"))
+            problems = [
+                line for line in validate_manifest(manifest) if not (incomplete and _says_lacking(line))
+            ]
             if problems:
                 raise BundleError(f"the manifest would not be valid: {'; '.join(problems)}")
             text = Manifest.model_validate(manifest).to_json()
             (build / MANIFEST_NAME).write_text(text, encoding="utf-8", newline="\n")
-            _move(build, target)
+            _write_case(call, build, manifest, given, language)
+            move(build, target)
     except OSError as error:
         raise BundleError(f"the bundle cannot be written to {target}: {error.strerror or error}") from error
     return target / MANIFEST_NAME
@@ -146,20 +170,75 @@ def _uuid(name: str, value: str | uuid.UUID) -> str:
     return str(parsed)
 
 
-def _recording_of(call: VoiceCall) -> tuple[Recording, Path]:
+def _check_given(given: Evidence) -> None:
+    """Refuse what is wrong with what was handed in before anything is written."""
+    for file, report in (
+        (a.MEDIA_POLICY, given.media_policy_report),
+        (a.VIDEO_SYNC, given.video_sync_report),
+    ):
+        problems = validate_report(report, file.kind) if report is not None else []
+        if problems:
+            raise BundleError(f"the {file.key} is not valid: {'; '.join(problems)}")
+    if given.redaction is not None:
+        problems = redaction_problems(given.redaction)
+        if problems:
+            raise BundleError(f"the redaction metadata is not valid: {'; '.join(problems)}")
+    if given.promotion is not None:
+        refuse_unless_approved(given.redaction or {"status": "unreviewed"}, "a call import")
+    if given.with_multimodal_trace:
+        refuse_unless_approved(given.redaction or {"status": "unreviewed"}, "a multimodal trace")
+    try:
+        thresholds_with(given.thresholds)
+    except ValueError as error:
+        raise BundleError(str(error)) from error
+
+
+def _says_lacking(line: str) -> bool:
+    return any(line == f"$.artifacts: has no {kind}, which every bundle needs" for kind in REQUIRED_KINDS)
+
+
+def _tracks(call: VoiceCall, given: Evidence) -> tuple[dict[Channel, Track], list[str]]:
+    """Where each side's audio is, and why a side has none."""
+    tracks: dict[Channel, Track] = {}
+    lacking: list[str] = []
+    for channel, path in ((Channel.CALLER, given.caller_audio), (Channel.AGENT, given.agent_audio)):
+        try:
+            tracks[channel] = (
+                _given_track(channel, Path(path)) if path is not None else _recorded(call, channel)
+            )
+        except BundleError as error:
+            lacking.append(str(error))
+    return tracks, list(dict.fromkeys(lacking))
+
+
+def _given_track(channel: Channel, path: Path) -> Track:
+    from voicetrace.audio import ClipError
+    from voicetrace.audio.source import Source
+
+    try:
+        with Source(path) as source:
+            if source.channels != 1:
+                raise BundleError(
+                    f"the {channel} audio {path} has {source.channels} channels; it must be mono"
+                )
+    except ClipError as error:
+        raise BundleError(f"the {channel} audio cannot be read: {error}") from error
+    return Track(path)
+
+
+def _recorded(call: VoiceCall, channel: Channel) -> Track:
     recording, path = call.recording, call.recording_path()
     if recording is None:
         raise BundleError(
             f"call {call.call_id} has no recording, and a bundle needs caller and agent audio: "
             'record calls with voicetrace.configure(audio="both")'
         )
-    for channel in Channel:
-        if channel not in recording.channels:
-            held = " and ".join(recording.channels) or "no channel"
-            raise BundleError(
-                f"the recording of call {call.call_id} has no {channel} audio, it holds {held} only: "
-                'record both channels with voicetrace.configure(audio="both")'
-            )
+    if channel not in recording.channels:
+        held = " and ".join(recording.channels) or "no channel"
+        raise BundleError(
+            f"the recording of call {call.call_id} has no {channel} audio, it holds {held} only: "
+            'record both channels with voicetrace.configure(audio="both")'
+        )
     if path is None:
         raise BundleError(
             f"the recording of call {call.call_id} is not on this machine but at {recording.uri}: "
@@ -167,116 +246,77 @@ def _recording_of(call: VoiceCall) -> tuple[Recording, Path]:
         )
     if not path.is_file():
         raise BundleError(f"the recording of call {call.call_id} is not at {path}")
-    return recording, path
 
-
-def _check_target(target: Path) -> None:
-    if not target.exists():
-        if target.is_symlink():
-            raise BundleError(f"{target} is a symbolic link that leads nowhere")
-        return
-    if not target.is_dir():
-        raise BundleError(f"{target} is no directory")
-    if any(target.iterdir()) and not _is_ours(target):
-        raise BundleError(
-            f"{target} is not empty and holds no earlier bundle of voicetrace: name another directory"
-        )
-    if (target / "artifacts").is_symlink():
-        raise BundleError(f"{target / 'artifacts'} is a symbolic link: writing there would leave the bundle")
-
-
-def _is_ours(target: Path) -> bool:
-    data, problems = load_json(target / MANIFEST_NAME)
-    metadata = data.get("metadata") if not problems and isinstance(data, dict) else None
-    return isinstance(metadata, dict) and metadata.get("producer") == PRODUCER
-
-
-# -- writing -----------------------------------------------------------------------------------------
-def _write_audio(call: VoiceCall, recording: Recording, source_path: Path, artifacts: Path) -> int:
-    """Write the three WAV files in one pass over the recording; their length in ms."""
     # numpy and libsndfile only when audio is really read
-    import numpy as np
-
     from voicetrace.audio import ClipError
     from voicetrace.audio.source import Source
 
-    held = tuple(recording.channels)
     try:
-        with ExitStack() as stack:
-            source = stack.enter_context(Source(source_path))
-            if not source.frames:
-                raise BundleError(f"the recording {source_path} of call {call.call_id} is empty")
-            if source.frames * 2 > _WAV_LIMIT_BYTES:
-                raise BundleError(f"the recording {source_path} is longer than a WAV file can be")
-            columns = [source.column(channel, held) for channel in (Channel.CALLER, Channel.AGENT)]
-            caller, agent, mixed = (
-                stack.enter_context(_wav(artifacts / file.name, source.sample_rate_hz))
-                for file in (_CALLER, _AGENT, _MIXED)
-            )
-            written = 0
-            for block in source.blocks(_BLOCK_FRAMES):
-                pair = [np.ascontiguousarray(block[:, column], dtype="<i2") for column in columns]
-                both = np.clip(pair[0].astype(np.int32) + pair[1], -32768, 32767).astype("<i2")
-                for out, samples in zip((caller, agent, mixed), (*pair, both), strict=True):
-                    out.writeframesraw(samples.data)
-                written += len(both)
-            return round(written * 1000 / source.sample_rate_hz)
+        with Source(path) as source:
+            return Track(path, source.column(channel, tuple(recording.channels)))
     except ClipError as error:
         raise BundleError(f"the audio of call {call.call_id} cannot be read: {error}") from error
 
 
-def _wav(path: Path, sample_rate_hz: int) -> wave.Wave_write:
-    out = wave.open(str(path), "wb")  # noqa: SIM115  closed by the caller's stack
-    out.setnchannels(1)
-    out.setsampwidth(2)
-    out.setframerate(sample_rate_hz)
-    return out
+# -- writing -----------------------------------------------------------------------------------------
+def _write_artifacts(
+    call: VoiceCall,
+    folder: Path,
+    tracks: dict[Channel, Track],
+    given: Evidence,
+    output: Mapping[str, Any] | None,
+    schema_ref: str | None,
+    language: documents.Language,
+) -> tuple[dict[ArtifactFile, tuple[str, int]], WrittenAudio | None]:
+    """Write every artifact that can be made; digest and size of each."""
+    audio = write_audio(tracks, folder, given.vad) if tracks else None
+    activity = audio.activity if audio else {}
+    agent = activity.get(Channel.AGENT)
+    written = dict(audio.digests) if audio else {}
+    made: dict[ArtifactFile, Any] = {
+        a.TIMELINE: documents.timeline(call, audio.duration_ms if audio else None, activity),
+        a.OUTPUT: documents.structured_output(output, schema_ref, call, agent),
+        a.CONTINUITY: continuity_report(call, activity, given.thresholds),
+        a.REDACTION: redaction_of(call, given.redaction),
+    }
+    if call.messages:
+        made[a.TRANSCRIPT] = documents.transcript(call, language)
+    if given.media_policy_report is not None:
+        made[a.MEDIA_POLICY] = dict(given.media_policy_report)
+    if given.video_sync_report is not None:
+        made[a.VIDEO_SYNC] = dict(given.video_sync_report)
+    for file, document in made.items():
+        written[file] = a.write_json(document, folder / file.name, file.key)
+    # one event a line: a long call's journal is never one string in memory
+    written[a.TRACE] = a.write_listed(
+        {"provider": call.framework or PRODUCER},
+        "events",
+        documents.raw_trace_events(call),
+        {},
+        folder / a.TRACE.name,
+        a.TRACE.key,
+    )
+    return written, audio
 
 
-def _write_trace(call: VoiceCall, path: Path) -> None:
-    """One event a line: a long call's journal is never one string in memory."""
-    provider = _json_line(call.framework or PRODUCER, _TRACE.key)
-    with path.open("w", encoding="utf-8", newline="\n") as out:
-        out.write(f'{{\n  "provider": {provider},\n  "events": [')
-        for line in _separated(_json_line(event, _TRACE.key) for event in documents.raw_trace_events(call)):
-            out.write(line)
-        out.write("\n  ]\n}\n")
+def _write_case(
+    call: VoiceCall, build: Path, manifest: Mapping[str, Any], given: Evidence, language: documents.Language
+) -> None:
+    if given.promotion is None and not given.with_multimodal_trace:
+        return
+    redaction = redaction_of(call, given.redaction)
+    if given.promotion is not None:
+        write_call_import(call, manifest, redaction, given.promotion, build / a.CALL_IMPORT_NAME, language)
+    if given.with_multimodal_trace:
+        output = json.loads((build / "artifacts" / a.OUTPUT.name).read_text("utf-8"))
+        captured_at = given.promotion.captured_at if given.promotion else ""
+        trace = multimodal_trace(
+            call, manifest, redaction, output, language=language, captured_at=captured_at
+        )
+        a.write_json(trace, build / a.MULTIMODAL_TRACE_NAME, "the multimodal trace")
 
 
-def _separated(lines: Iterable[str]) -> Iterator[str]:
-    for index, line in enumerate(lines):
-        yield f"{',' if index else ''}\n    {line}"
-
-
-def _json(value: Any, what: str) -> str:
-    return _dump(value, what, indent=2) + "\n"
-
-
-def _json_line(value: Any, what: str) -> str:
-    return _dump(value, what, indent=None)
-
-
-def _dump(value: Any, what: str, indent: int | None) -> str:
-    try:
-        text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BundleError(f"{what} holds a value that JSON does not have: {error}") from error
-    if is_unicode(text):
-        return text
-    # a lone surrogate (half a character, cut by someone upstream) cannot be UTF-8; it becomes U+FFFD
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):  # span attributes are read-only views
-        return dict(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _artifact(file: _File, artifacts: Path) -> dict[str, Any]:
-    sha, size = digest(artifacts / file.name)
+def _artifact(file: ArtifactFile, sha: str, size: int) -> dict[str, Any]:
     return {
         "key": file.key,
         "kind": file.kind.value,
@@ -288,60 +328,77 @@ def _artifact(file: _File, artifacts: Path) -> dict[str, Any]:
     }
 
 
-def _metadata(call: VoiceCall, source: Path, language: str | None, duration_ms: int) -> dict[str, Any]:
-    assert call.recording is not None
-    given: dict[str, Any] = {
+# -- metadata ----------------------------------------------------------------------------------------
+def _metadata(
+    call: VoiceCall,
+    language: documents.Language,
+    audio: WrittenAudio | None,
+    lacking: list[str],
+    evidence: Evidence,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
         "framework": call.framework,
         "framework_version": call.framework_version,
         "agent_name": call.agent_name,
         "conversation_id": call.conversation_id,
         "trace_id": call.trace_id,
         "origin_unix_ms": call.origin_unix_ms,
-        "recording_id": call.recording.recording_id,
-        "input_language": language,
-        "output_language": language,
+        "recording_id": call.recording.recording_id if call.recording else None,
+        "provider": documents.attribute(call, documents.PROVIDER),
+        "model": documents.attribute(call, documents.MODEL),
+        "input_language": _language(call, language, Role.USER),
+        "output_language": _language(call, language, Role.ASSISTANT),
+        "available": {
+            "speaker_channels": audio is not None and len(audio.activity) == 2,
+            "provider_timing_events": documents.has_provider_timing(call),
+            "llm_steps": bool(call.llm_steps),
+            "journal": bool(call.events),
+            "mouth_motion": _has_mouth_motion(evidence),
+        },
         "warnings": list(call.warnings),
-        "caveats": _caveats(call, source, duration_ms),
+        "caveats": [
+            *(f"Missing: {sentence}." for sentence in lacking),
+            *_text_caveats(call),
+            *_recording_caveats(call, audio, evidence),
+            *(audio.caveats if audio else []),
+        ],
     }
-    return {name: value for name, value in given.items() if value not in (None, "", [])}
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
 
 
-def _caveats(call: VoiceCall, source: Path, duration_ms: int) -> list[str]:
-    recording = call.recording
-    assert recording is not None
+def _language(call: VoiceCall, language: documents.Language, role: Role) -> str | None:
+    """The one language of a side; ``None`` where it is not known or there are several."""
+    if not isinstance(language, Mapping):
+        return language
+    found = {documents.language_of(language, m) for m in call.messages if m.role is role}
+    return found.pop() if len(found) == 1 and documents.UNDETERMINED not in found else None
+
+
+def _has_mouth_motion(evidence: Evidence) -> bool:
+    return bool((evidence.video_sync_report or {}).get("mouth_motion_metrics"))
+
+
+def _text_caveats(call: VoiceCall) -> list[str]:
+    left_out = sum(m.text_status is TextStatus.NOT_CAPTURED for m in call.messages)
+    if not left_out:
+        return []
+    return [f"The text of {left_out} of {len(call.messages)} messages was not captured."]
+
+
+def _recording_caveats(call: VoiceCall, audio: WrittenAudio | None, evidence: Evidence) -> list[str]:
+    """What is doubtful about the recording, where any of the audio is from it."""
+    recording, path = call.recording, call.recording_path()
+    both_given = evidence.caller_audio is not None and evidence.agent_audio is not None
+    if recording is None or path is None or audio is None or both_given or not path.is_file():
+        return []
     out: list[str] = []
-    if recording.sha256 is not None and recording.sha256 != digest(source)[0]:
+    if recording.sha256 is not None and recording.sha256 != digest(path)[0]:
         out.append("The recording's digest differs from the one that was logged: the file was changed.")
     logged_ms = recording.duration_ms
-    if logged_ms is not None and abs(logged_ms - duration_ms) > _LENGTH_TOLERANCE_MS:
-        out.append(f"The recording is {duration_ms} ms long and was logged as {logged_ms} ms.")
+    if logged_ms is not None and abs(logged_ms - audio.duration_ms) > LENGTH_TOLERANCE_MS:
+        out.append(f"The recording is {audio.duration_ms} ms long and was logged as {logged_ms} ms.")
     if call.origin_unix_ms is not None and recording.origin_unix_ms != call.origin_unix_ms:
         shift = recording.origin_unix_ms - call.origin_unix_ms
         out.append(f"The recording's clock differs from the call's by {shift} ms; offsets are in call-ms.")
+    out += documents.lost_audio(path)
     return out
-
-
-# -- moving ------------------------------------------------------------------------------------------
-@contextmanager
-def _build_beside(target: Path) -> Iterator[Path]:
-    """A new directory on the target's file system, gone afterwards unless it became the target."""
-    parent = target.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    build = parent / f".{target.name}.{uuid.uuid4().hex[:12]}.partial"
-    build.mkdir()
-    try:
-        yield build
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
-
-
-def _move(build: Path, target: Path) -> None:
-    if target.exists() and not target.is_symlink() and not any(target.iterdir()):
-        target.rmdir()
-    if not target.exists():
-        build.rename(target)  # the whole bundle appears at once
-        return
-    (target / "artifacts").mkdir(exist_ok=True)
-    for name in [*(f"artifacts/{file.name}" for file in _FILES), MANIFEST_NAME]:
-        # the manifest last: until then the old one's checksums show that the bundle is not whole
-        (build / name).replace(target / name)

@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from voicetrace import events as ev
 from voicetrace import semconv as sc
-from voicetrace.agentclash import timing
+from voicetrace.agentclash import artifacts, timing
 from voicetrace.agentclash.continuity import continuity_metrics
-from voicetrace.messages import Channel, Role, State, TextStatus, VoiceMessage
+from voicetrace.messages import Channel, Role, State, TextStatus, TimingSource, VoiceMessage
 from voicetrace.voice_call import VoiceCall
 
-CALLER_KEY: Final = "caller_audio"
-AGENT_KEY: Final = "agent_audio"
+if TYPE_CHECKING:
+    from voicetrace.agentclash.vad import Activity
+
 UNDETERMINED: Final = "und"  # BCP 47: the language is not known
 FACTS_SCHEMA_REF: Final = "voicetrace.call_facts.v1"
 
 _SPEAKER: Final = {Role.USER: Channel.CALLER, Role.ASSISTANT: Channel.AGENT}
-_AUDIO_KEY: Final = {Role.USER: CALLER_KEY, Role.ASSISTANT: AGENT_KEY}
+_AUDIO_KEY: Final = {Role.USER: artifacts.CALLER.key, Role.ASSISTANT: artifacts.AGENT.key}
 
 
 # -- transcript --------------------------------------------------------------------------------------
-def transcript(call: VoiceCall, language: str | None = None) -> dict[str, Any]:
+Language = str | Mapping[str, str] | None
+"""One BCP 47 tag for the whole call, or one for each message by its id."""
+
+
+def language_of(language: Language, message: VoiceMessage) -> str:
+    """The tag of a message's language, ``und`` where it is not known."""
+    if isinstance(language, Mapping):
+        return language.get(message.id) or UNDETERMINED
+    return language or UNDETERMINED
+
+
+def transcript(call: VoiceCall, language: Language = None) -> dict[str, Any]:
     """What was said and heard: one turn per message, in order of ``seq``.
 
     Every message is a turn, also one without text: an evaluator can still play it, and a turn left out
@@ -36,7 +49,7 @@ def transcript(call: VoiceCall, language: str | None = None) -> dict[str, Any]:
     (``state`` is ``unplayed``; what the agent meant to say is then in ``generated_text``). ``caveats``
     counts both.
     """
-    turns = [_turn(call, m, n, language or UNDETERMINED) for n, m in enumerate(timing.in_order(call), 1)]
+    turns = [_turn(call, m, n, language_of(language, m)) for n, m in enumerate(timing.in_order(call), 1)]
     unplayed = sum(turn["state"] == State.UNPLAYED for turn in turns)
     empty = sum(not turn["text"] for turn in turns) - unplayed
     caveats = []
@@ -77,7 +90,9 @@ def _turn(call: VoiceCall, message: VoiceMessage, index: int, language: str) -> 
 
 
 # -- timeline ----------------------------------------------------------------------------------------
-def timeline(call: VoiceCall, duration_ms: int) -> dict[str, Any]:
+def timeline(
+    call: VoiceCall, duration_ms: int | None, audio: Mapping[Channel, Activity] | None = None
+) -> dict[str, Any]:
     """When sound began and stopped, and what the agent decided in between; markers by offset.
 
     Marker keys: ``speech_start``, ``speech_stop`` (user), ``output_start``, ``output_stop`` (agent, as
@@ -85,13 +100,24 @@ def timeline(call: VoiceCall, duration_ms: int) -> dict[str, Any]:
     ``end_of_speech_to_first_agent_text``: at the first text of the answer, with ``duration_ms`` since the end
     of the user's speech. ``basis`` is ``generated_text`` where the journal has the text's arrival, else
     ``first_agent_audio``: the text cannot have come later than that.
+
+    Each channel also has ``sound``: the stretches in which its audio holds sound, whoever made it. Where no
+    message has bounds (a transcript without times), the starts and stops are those of the sound, with
+    ``basis`` ``audio`` and no message.
     """
-    channels = [
-        {"channel": channel.value, "artifact_key": key, "duration_ms": duration_ms}
-        for channel, key in ((Channel.CALLER, CALLER_KEY), (Channel.AGENT, AGENT_KEY))
-    ]
-    markers = [*_sound_markers(call), *_decision_markers(call), *_first_text_markers(call)]
-    markers.sort(key=lambda m: (m["offset_ms"], m["key"], m["message_id"]))
+    audio = audio or {}
+    channels = []
+    for channel, file in ((Channel.CALLER, artifacts.CALLER), (Channel.AGENT, artifacts.AGENT)):
+        if audio and channel not in audio:
+            continue
+        entry: dict[str, Any] = {"channel": channel.value, "artifact_key": file.key}
+        if duration_ms is not None:
+            entry["duration_ms"] = duration_ms
+        if channel in audio:
+            entry["sound"] = [{"start_ms": a, "end_ms": b} for a, b in audio[channel].intervals]
+        channels.append(entry)
+    markers = [*_sound_markers(call, audio), *_decision_markers(call), *_first_text_markers(call)]
+    markers.sort(key=lambda m: (m["offset_ms"], m["key"], m.get("message_id", "")))
     return {"channels": channels, "markers": markers}
 
 
@@ -99,13 +125,18 @@ def _marker(key: str, offset_ms: int, message_id: str, **more: Any) -> dict[str,
     return {"key": key, "offset_ms": offset_ms, "message_id": message_id, **more}
 
 
-def _sound_markers(call: VoiceCall) -> Iterator[dict[str, Any]]:
+def _sound_markers(call: VoiceCall, audio: Mapping[Channel, Activity]) -> Iterator[dict[str, Any]]:
     for role, name in ((Role.USER, "speech"), (Role.ASSISTANT, "output")):
-        for stretch in timing.stretches(call, role):
+        stretches = timing.stretches(call, role)
+        for stretch in stretches:
             yield _marker(f"{name}_start", stretch.start_ms, stretch.message.id)
             if stretch.end_ms is not None:
                 yield _marker(f"{name}_stop", stretch.end_ms, stretch.message.id)
-    for gap in timing.output_gaps(call):
+        if not stretches and _SPEAKER[role] in audio:
+            for start, end in audio[_SPEAKER[role]].intervals:
+                yield {"key": f"{name}_start", "offset_ms": start, "basis": "audio"}
+                yield {"key": f"{name}_stop", "offset_ms": end, "basis": "audio"}
+    for gap in timing.output_gaps(call, audio.get(Channel.AGENT)):
         yield _marker("output_gap", gap.start_ms, gap.message_id, duration_ms=gap.end_ms - gap.start_ms)
 
 
@@ -145,15 +176,15 @@ def _text_arrivals(call: VoiceCall) -> dict[str, int]:
 
 # -- structured output -------------------------------------------------------------------------------
 def structured_output(
-    given: Mapping[str, Any] | None, schema_ref: str | None, call: VoiceCall
+    given: Mapping[str, Any] | None, schema_ref: str | None, call: VoiceCall, agent: Activity | None = None
 ) -> dict[str, Any]:
     """The user's task-level result as it is, else the facts of the call that a scorer starts from."""
     if given is not None:
         return {"schema_ref": schema_ref or "", "output": dict(given)}
-    return {"schema_ref": schema_ref or FACTS_SCHEMA_REF, "output": call_facts(call)}
+    return {"schema_ref": schema_ref or FACTS_SCHEMA_REF, "output": call_facts(call, agent)}
 
 
-def call_facts(call: VoiceCall) -> dict[str, Any]:
+def call_facts(call: VoiceCall, agent: Activity | None = None) -> dict[str, Any]:
     """Counts, latencies and per-message facts: everything but the words."""
     exchanges = timing.exchanges(call)
     latency = {e.answer_id: e.latency_ms for e in exchanges if e.answer_id is not None}
@@ -175,7 +206,7 @@ def call_facts(call: VoiceCall) -> dict[str, Any]:
             "without_text": sum(m.text is None for m in messages),
             "llm_steps": len(call.llm_steps),
         },
-        "timing": continuity_metrics(call, exchanges),
+        "timing": continuity_metrics(call, exchanges, agent),
         "messages": [_message_facts(call, m, latency.get(m.id)) for m in messages],
         "warnings": list(call.warnings),
     }
@@ -192,7 +223,7 @@ def _message_facts(call: VoiceCall, message: VoiceMessage, latency_ms: int | Non
     return facts
 
 
-# -- raw trace, redaction ----------------------------------------------------------------------------
+# -- raw trace ---------------------------------------------------------------------------------------
 def raw_trace_events(call: VoiceCall) -> Iterator[dict[str, Any]]:
     """The call span, its LLM spans, its message records and its journal, numbered from 1."""
     for sequence, (event_type, fields) in enumerate(_raw_events(call), 1):
@@ -236,9 +267,32 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def redaction(call: VoiceCall) -> dict[str, Any]:
-    """Nobody has reviewed the bundle; what capture itself left out is said as a finding."""
-    left_out = sum(m.text_status is TextStatus.NOT_CAPTURED for m in call.messages)
-    rules = ["Message text was not captured where text_status is not_captured."] if left_out else []
-    findings = [{"class": "message_text", "count": left_out, "action": "not_captured"}] if left_out else []
-    return {"status": "unreviewed", "rules": rules, "findings": findings}
+# -- what is known about the call's making -----------------------------------------------------------
+PROVIDER: Final = sc.GEN_AI_PROVIDER_NAME
+MODEL: Final = sc.GEN_AI_REQUEST_MODEL
+
+
+def attribute(call: VoiceCall, name: str) -> str | None:
+    """A text attribute of the call span; ``None`` when it is not there or no text."""
+    value = call.attributes.get(name)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def has_provider_timing(call: VoiceCall) -> bool:
+    """Tell whether any bound is the provider's own time."""
+    return any(m.timing_source is TimingSource.PROVIDER_EVENTS for m in call.messages)
+
+
+def lost_audio(recording: Path) -> list[str]:
+    """What the recording's index says is not in it, one sentence a side."""
+    from voicetrace.audio import read_index  # numpy only when used
+
+    index = read_index(recording)
+    out: list[str] = []
+    for channel in Channel:
+        lost = [entry for entry in (index.lost if index else ()) if entry.channel is channel]
+        if lost:
+            ms = sum(entry.end_ms - entry.start_ms for entry in lost)
+            reasons = ", ".join(sorted({entry.reason for entry in lost}))
+            out.append(f"{ms} ms of the {channel} audio were lost while recording ({reasons}).")
+    return out

@@ -12,7 +12,7 @@ import json
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import Field, PlainValidator
+from pydantic import Field
 
 from voicetrace.agentclash import problems as p
 
@@ -74,7 +74,18 @@ def _size(value: object) -> object:
     return value
 
 
-RunUuid = Annotated[str, p.text("must be a UUID other than the nil UUID", is_run_uuid)]
+RunUuid = Annotated[
+    str,
+    p.text(
+        "must be a UUID other than the nil UUID",
+        is_run_uuid,
+        {
+            "format": "uuid",
+            "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+            "not": {"pattern": "^0{8}(-0{4}){3}-0{12}$"},
+        },
+    ),
+]
 NotBlank = Annotated[str, p.NOT_BLANK]
 
 
@@ -99,9 +110,14 @@ class ArtifactRef(p.Document):
     bucket: NotBlank = ""
     object_key: NotBlank = ""
     content_type: str = ""
-    size_bytes: Annotated[int | None, PlainValidator(_size)] = None
+    size_bytes: Annotated[int | None, p.Rule(_size, schema={"type": "integer", "minimum": 0})] = None
     checksum_sha256: Annotated[
-        str, p.text("must be 64 lower-case hex digits", lambda v: bool(_SHA256.fullmatch(v)))
+        str,
+        p.text(
+            "must be 64 lower-case hex digits",
+            lambda v: bool(_SHA256.fullmatch(v)),
+            {"pattern": "^[0-9a-f]{64}$"},
+        ),
     ]
 
 

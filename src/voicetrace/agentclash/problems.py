@@ -12,6 +12,7 @@ import math
 import re
 import stat
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
@@ -50,9 +51,16 @@ def refusal(rule: str, value: object) -> PydanticCustomError:
     return PydanticCustomError("voicetrace", "{rule}, not {value}", {"rule": rule, "value": shown(value)})
 
 
+@dataclass(frozen=True, slots=True)
+class Rule(PlainValidator):
+    """What a value must be: the check in Python, and what JSON Schema says of it."""
+
+    schema: dict[str, Any] = field(default_factory=dict)
+
+
 def number(
     low: float | None = 0, high: float | None = None, *, whole: bool = False, nullable: bool = False
-) -> PlainValidator:
+) -> Rule:
     """A JSON number: never a boolean or a string, always finite, within the bounds.
 
     ``whole`` takes ``2.0``, as both layers do for counts in reports.
@@ -75,31 +83,40 @@ def number(
             raise refusal(rule, value)
         return value
 
-    return PlainValidator(check)
+    named = "integer" if whole else "number"
+    schema: dict[str, Any] = {"type": [named, "null"] if nullable else named}
+    schema |= {} if low is None else {"minimum": low}
+    schema |= {} if high is None else {"maximum": high}
+    return Rule(check, schema=schema)
 
 
-def text(rule: str, accepts: Callable[[str], bool]) -> PlainValidator:
-    """A string that ``accepts`` takes; ``rule`` says in words which those are."""
+def text(rule: str, accepts: Callable[[str], bool], schema: dict[str, Any] | None = None) -> Rule:
+    """A string that ``accepts`` takes; ``rule`` says in words which those are, ``schema`` for machines."""
 
     def check(value: object) -> object:
         if not isinstance(value, str) or not is_unicode(value) or not accepts(value):
             raise refusal(rule, value)
         return value
 
-    return PlainValidator(check)
+    return Rule(check, schema={"type": "string"} | (schema or {}))
 
 
-def one_of(*values: str) -> PlainValidator:
+def one_of(*values: str) -> Rule:
     """One of these strings, exactly."""
-    return text(f"must be {_either(values)}", values.__contains__)
+    return text(f"must be {_either(values)}", values.__contains__, {"enum": list(values)})
 
 
-def trimmed_one_of(*values: str) -> PlainValidator:
+def trimmed_one_of(*values: str) -> Rule:
     """One of these strings, with white space around it ignored."""
-    return text(f"must be {_either(values)}", lambda value: value.strip(WHITE) in values)
+    pattern = rf"^\s*({'|'.join(map(re.escape, values))})\s*$"
+    return text(
+        f"must be {_either(values)}", lambda value: value.strip(WHITE) in values, {"pattern": pattern}
+    )
 
 
-NOT_BLANK: Final = text("must be a string that is not blank", lambda value: not blank(value))
+NOT_BLANK: Final = text(
+    "must be a string that is not blank", lambda value: not blank(value), {"minLength": 1}
+)
 
 
 def is_number(value: object) -> TypeGuard[float]:

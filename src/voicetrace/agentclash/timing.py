@@ -9,18 +9,23 @@ the last user message in that step's context is what it answers. Only a message 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from voicetrace.messages import Channel, Role, TextSource, VoiceMessage
 from voicetrace.voice_call import VoiceCall
+
+if TYPE_CHECKING:
+    from voicetrace.agentclash.vad import Activity
 
 UNANSWERED_AFTER_MS: Final = 3000
 """User speech without an answer for this long is unanswered, also when the user then speaks again; sooner,
 it is one turn spoken in two goes."""
 
 GAP_MIN_MS: Final = 20
-"""Shorter breaks between two stretches of output are rounding: one audio frame."""
+"""Shorter breaks between two stretches of output are rounding: one audio frame. This holds where only the
+messages are known; in the audio itself a pause is a gap from `VadSettings.min_silence_ms` on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +160,58 @@ def exchanges(call: VoiceCall) -> list[Exchange]:
     return out
 
 
-def output_gaps(call: VoiceCall) -> list[Gap]:
+def output_gaps(call: VoiceCall, agent: Activity | None = None) -> list[Gap]:
     """Silences inside one agent message, and between two that answer the same user message.
 
-    A gap in which the user spoke is none. The agent's second prompt after the user stayed silent counts:
-    what the listener heard was dead air.
+    With the agent's audio, silence is what is silent in it; without, it is what no message covers. A gap in
+    which the user spoke is none. The agent's second prompt after the user stayed silent counts: what the
+    listener heard was dead air.
     """
     speech = stretches(call, Role.USER)
-    answered = answers(call)
+    shortest = GAP_MIN_MS if agent is None else agent.min_silence_ms
     out: list[Gap] = []
-    last: Stretch | None = None
+    for reply in _replies(call):
+        last_end: int | None = None
+        for message_id, start, end in _sounds(reply, agent):
+            if last_end is not None and start - last_end >= shortest:
+                spoke = any(s.start_ms < start and (s.end_ms is None or s.end_ms > last_end) for s in speech)
+                if not spoke:
+                    out.append(Gap(message_id, last_end, start))
+            last_end = end if last_end is None or end is None else max(last_end, end)
+            if end is None:
+                break
+    return out
+
+
+def _replies(call: VoiceCall) -> Iterator[list[Stretch]]:
+    """Output that belongs together: of one message, or of several that answer the same user message."""
+    answered = answers(call)
+    reply: list[Stretch] = []
     for stretch in stretches(call, Role.ASSISTANT):
-        if last is not None and last.end_ms is not None and stretch.start_ms - last.end_ms >= GAP_MIN_MS:
-            start, end = last.end_ms, stretch.start_ms
-            spoke = any(s.start_ms < end and (s.end_ms is None or s.end_ms > start) for s in speech)
-            if not spoke and _same_answer(answered, last.message, stretch.message):
-                out.append(Gap(stretch.message.id, start, end))
-        if last is None or last.end_ms is None or (stretch.end_ms or 0) >= last.end_ms:
-            last = stretch
+        if reply and not _same_answer(answered, reply[-1].message, stretch.message):
+            yield reply
+            reply = []
+        reply.append(stretch)
+    if reply:
+        yield reply
+
+
+def _sounds(reply: list[Stretch], agent: Activity | None) -> Iterator[tuple[str, int, int | None]]:
+    for stretch in reply:
+        if agent is None or stretch.end_ms is None:
+            yield stretch.message.id, stretch.start_ms, stretch.end_ms
+            continue
+        for start, end in agent.within(stretch.start_ms, stretch.end_ms):
+            yield stretch.message.id, start, end
+
+
+def first_sounds(call: VoiceCall, agent: Activity) -> dict[str, int]:
+    """When the first sound of each agent message is in its audio; without those that have none."""
+    out: dict[str, int] = {}
+    for stretch in stretches(call, Role.ASSISTANT):
+        if stretch.end_ms is not None and stretch.message.id not in out:
+            for start, _ in agent.within(stretch.start_ms, stretch.end_ms)[:1]:
+                out[stretch.message.id] = start
     return out
 
 

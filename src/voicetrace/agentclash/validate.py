@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from voicetrace.agentclash import problems as p
 from voicetrace.agentclash.manifest import MANIFEST_NAME, path_problem, validate_manifest
+from voicetrace.agentclash.promotion import call_import_problems, multimodal_trace_problems
+from voicetrace.agentclash.redaction import redaction_problems
 from voicetrace.agentclash.reports import REPORT_KINDS, validate_report
 
 _BLOCK: Final = 1024 * 1024
@@ -40,8 +42,9 @@ def validate_bundle(directory: str | os.PathLike[str]) -> list[str]:
 def validate_path(path: str | os.PathLike[str]) -> list[str]:
     """Check a bundle directory, a manifest or a report, whichever ``path`` is.
 
-    A report is known by its ``type``, or by its shape where ``type`` may be absent. A manifest by itself is
-    also checked against its files when at least one of them stands beside it. One line per problem.
+    So are a call import, a multimodal trace and redaction metadata. A report is known by its ``type``, or by
+    its shape where ``type`` may be absent. A manifest by itself is also checked against its files when at
+    least one of them stands beside it. One line per problem.
     """
     where = Path(path)
     if stat.S_ISDIR(_mode(where)):
@@ -50,9 +53,22 @@ def validate_path(path: str | os.PathLike[str]) -> list[str]:
     if problems:
         return problems
     if not _looks_like_manifest(data):
-        return validate_report(data)
+        return _document_problems(data)
     beside = any(_mode(where.parent / file) for _, _, file in _local_files(data))
     return validate_manifest(data) + (_file_problems(data, where.parent) if beside else [])
+
+
+def _document_problems(data: Any) -> list[str]:
+    """The problems of a report, or of one of the documents that go with a bundle, known by its own keys."""
+    if isinstance(data, dict) and "type" not in data and "summary" not in data:
+        for key, problems in (
+            ("import_id", call_import_problems),
+            ("segments", multimodal_trace_problems),
+            ("findings", redaction_problems),
+        ):
+            if key in data:
+                return problems(data)
+    return validate_report(data)
 
 
 def digest(path: Path) -> tuple[str, int]:
@@ -78,7 +94,7 @@ def _mode(path: Path) -> int:
 
 
 def _looks_like_manifest(data: Any) -> bool:
-    if not isinstance(data, dict) or "type" in data:
+    if not isinstance(data, dict) or "type" in data or "import_id" in data or "segments" in data:
         return False
     return isinstance(data.get("artifacts"), list) or "voice_session_id" in data or "run_agent_id" in data
 

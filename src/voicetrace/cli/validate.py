@@ -26,7 +26,8 @@ def validate(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A trace, a journal, a directory of them, a bundle directory, a manifest or a report.",
+            help="A trace, a journal, a directory of them, a bundle directory, a manifest, a report, "
+            "a call import or a multimodal trace.",
             metavar="PATH",
         ),
     ],
