@@ -53,9 +53,6 @@ def virtual_clocks(loop: VirtualLoop) -> Iterator[None]:
     def unix_ns() -> int:
         return round(unix() * 1e6) * 1000
 
-    def unix_ns() -> int:
-        return round(unix() * 1e6) * 1000
-
     with (
         mock.patch.object(time, "time", unix),
         mock.patch.object(time, "perf_counter", loop.time),
