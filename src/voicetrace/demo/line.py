@@ -27,12 +27,13 @@ class CallerLine:
     """The caller's line: room noise in 10 ms frames in real time, with clips mixed in by `speak`.
 
     Sample ``k`` of the line sounds at ``started_unix + k / sample_rate``, where ``started_unix`` is when the
-    first frame was asked for. A frame is handed over when its last sample has sounded, as a sound card does.
+    first frame was asked for; ``started`` is set then. A frame is handed over when its last sample has sounded, as a sound card does.
     """
 
     def __init__(self, room: RecordedClip) -> None:
         self.sample_rate = room.sample_rate
         self.started_unix: float | None = None
+        self.started = asyncio.Event()
         self._room = room.samples
         self._frame_samples = round(room.sample_rate * FRAME_S)
         self._position = 0
@@ -63,6 +64,7 @@ class CallerLine:
         """The next frame, once all of it has sounded."""
         if self.started_unix is None:
             self.started_unix = time.time()
+            self.started.set()
         end = self._position + self._frame_samples
         await asyncio.sleep(max(0.0, self._unix(end) - time.time()))
         frame = self._mix(self._position, end)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipecat under scripted calls: the real pipeline, on virtual time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pipecat.pipeline")
+
+from loguru import logger
+
+#: Pipecat's own, at import: it imports `audioop`, and subclasses a class of its own that it has deprecated
+PIPECAT_WARNINGS = (
+    "ignore:'audioop' is deprecated:DeprecationWarning",
+    "ignore:`AudioContextTTSService` is deprecated:DeprecationWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for warning in PIPECAT_WARNINGS:
+            item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No switch of the developer's own environment reaches a test, and Pipecat's log stays off the screen."""
+    for name in (
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "PIPECAT_SETUP_FILES",
+        "PIPECAT_LOG_LLM_CONTEXT",
+        "VOICETRACE_DIR",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    logger.remove()
+    yield
+    logger.remove()
+    logger.add(sys.stderr)
