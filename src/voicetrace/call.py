@@ -1121,8 +1121,13 @@ class CallRecorder:
             self._warn(f"a second recording {e.recording_id} was started; the first one is kept")
 
     def _on_segment_started(self, e: ev.SegmentStarted) -> None:
-        if self.ended is None and e.segment_id not in self._segments:
-            self._segments[e.segment_id] = (max(0, e.start_ms), None)
+        if e.segment_id not in self._segments:
+            start = max(0, e.start_ms)
+            # a slow disk may learn of it after the end
+            self._segments[e.segment_id] = (
+                start,
+                None if self.ended is None else max(start, self.ended.at_ms),
+            )
             self._touch_all()
 
     def _on_segment_ended(self, e: ev.SegmentEnded) -> None:

@@ -28,7 +28,8 @@ from voicetrace.files import CallFiles
 from voicetrace.guard import Guard
 from voicetrace.messages import LLMStep, VoiceMessage
 from voicetrace.otel.attributes import call_attributes, call_document, step_attributes
-from voicetrace.otel.encode import encode_entry, id_list, set_call_attributes
+from voicetrace.otel.encode import call_attributes as encode_call
+from voicetrace.otel.encode import encode_entry, id_list, set_call_attributes, value_length_limit
 from voicetrace.otel.links import LINKS
 from voicetrace.otel.records import MessageRecords
 from voicetrace.writer import WRITER, Writer
@@ -91,6 +92,7 @@ class LiveCall:
         self._deadline: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._late = False  # a message changed after the final write
         self._conversation_id = conversation_id
         self.files = CallFiles(
             settings.directory.absolute() / self.call_id if settings.directory is not None else None,
@@ -175,6 +177,7 @@ class LiveCall:
             self._entries.pop(old, None)
         for message in change.messages:
             self._entries[message.id] = encode_entry(message)
+            self._late = True
         for step in change.steps:
             self._resolve_step(step)
         if change.settled:
@@ -266,14 +269,18 @@ class LiveCall:
         if self._span is None or not self._span.is_recording():
             return
         self._span_written_at = self._clock()
+        self._late = False
         set_call_attributes(
             self._span,
-            [(m.id, self._entries[m.id]) for m in self.recorder.ordered()],
+            self._fragments(),
             attributes=self._span_attributes(final=final),
             messages_uri=self.files.messages_uri,
             max_bytes=self.settings.max_messages_bytes,
             structured=self.settings.structured_messages,
         )
+
+    def _fragments(self) -> list[tuple[str, str]]:
+        return [(m.id, self._entries[m.id]) for m in self.recorder.ordered()]
 
     def _span_attributes(self, *, final: bool) -> dict[str, Any]:
         attributes = call_attributes(self.recorder, final=final)
@@ -354,6 +361,15 @@ class LiveCall:
                     late = {
                         k: late[k] for k in (semconv.VOICE_RECORDING, semconv.VOICE_WARNINGS) if k in late
                     }
+                    if self._late:  # told by a slow disk, or a transcript that came after the end
+                        late = encode_call(
+                            self._fragments(),
+                            attributes=late,
+                            messages_uri=self.files.messages_uri,
+                            max_bytes=self.settings.max_messages_bytes,
+                            max_chars=value_length_limit(self._span),
+                            structured=self.settings.structured_messages,
+                        )
                     LINKS.resolve(span_id, late)
                     self._expected.discard(format_span_id(span_id))
             for span_id_hex in self._expected:

@@ -16,7 +16,19 @@ import pytest
 from livekit.agents import Agent, AgentSession, telemetry
 from livekit.agents.voice import agent_activity
 from lk_doubles import FakeMic, Reply, Said, Speaker
-from lk_script import FrameworkLog, Script, Stage, build, check, play, run_script, run_scripts, said, spoke
+from lk_script import (
+    FrameworkLog,
+    InlineWriter,
+    Script,
+    Stage,
+    build,
+    check,
+    play,
+    run_script,
+    run_scripts,
+    said,
+    spoke,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -182,6 +194,28 @@ def test_vt48_the_recordings_origin_is_unix_time(tmp_path: Path) -> None:
     written = json.loads((outcome.span("agent_session").attributes or {})["voice.recording"])  # type: ignore[arg-type]
     assert written["origin_unix_ms"] == recording.origin_unix_ms
     assert written["sha256"] == recording.sha256
+
+
+class LateWriter(InlineWriter):
+    """A disk so slow that nothing is done before the call is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def submit(self, job: Any, *args: Any) -> None:
+        self.waiting.append((job, args))
+
+    def drain(self, timeout_s: float) -> bool:
+        while self.waiting:
+            job, args = self.waiting.pop(0)
+            super().submit(job, *args)
+        return True
+
+
+def test_a_disk_that_is_late_loses_no_audio_of_any_message(tmp_path: Path) -> None:
+    outcome = check(run_script(ONE, tmp_path, configure={"audio": "agent"}, writer=LateWriter()))
+    assert outcome.named()[1] == spoke("a1", 1, "First answer", [(2740, 3140)], produced_by_span_id="llm1")
 
 
 # -- content and consent -------------------------------------------------------------------------------
