@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,31 @@ def test_a_call_that_ended_but_was_killed_while_finishing_is_finished(tmp_path):
     (call,) = recover(tmp_path).recovered
     assert call.end_reason == "hang up"
     assert call.recording.sha256 is not None
+
+
+def test_journals_that_share_a_folder_do_not_share_their_outputs(tmp_path):
+    for name in ("first", "second"):
+        journal = leave(tmp_path / name, story()[:1] + story()[4:])
+        journal.rename(tmp_path / f"{name}.jsonl")
+    report = recover(tmp_path)
+    assert len(report.recovered) == 2
+    for name in ("first", "second"):
+        assert (tmp_path / f"{name}.messages.json").exists()
+        (read,) = read_calls(tmp_path / f"{name}.trace.json")
+        assert len(read.messages) == 3
+    assert len(recover(tmp_path).finished) == 2
+
+
+def test_a_recording_elsewhere_is_not_touched(tmp_path):
+    events = story()
+    outside = tmp_path / "outside.wav"
+    RecordingWriter(outside, sample_rate_hz=RATE, origin_unix_ms=ORIGIN).close()
+    before = outside.read_bytes()
+    events[2] = replace(events[2], uri="../outside.wav")
+    leave(tmp_path / "call-1", events, record=False)
+    (call,) = recover(tmp_path).recovered
+    assert outside.read_bytes() == before
+    assert any("does not lie beside the journal" in w for w in call.warnings)
 
 
 def test_a_lost_recording_is_said(tmp_path):

@@ -13,8 +13,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from voicetrace import events as ev
 from voicetrace.audio import RecordingError, RecordingFacts, repair
 from voicetrace.call import CallRecorder, fold
-from voicetrace.files import MESSAGES_NAME, RECORDING_STEM, write_json
+from voicetrace.files import MESSAGES_NAME, write_json
 from voicetrace.journal import (
+    FILE_NAME,
     Journal,
     JournalError,
     append_events,
@@ -81,7 +82,7 @@ def _recover_one(path: Path, report: Recovery, exporter: SpanExporter | None) ->
         report.running.append(path)
         return
     journal = read_journal(path)
-    if journal.ended and (path.parent / MESSAGES_NAME).exists():
+    if journal.ended and _beside(path, MESSAGES_NAME).exists():
         report.finished.append(path)
         return
     recorder = fold(journal.events)
@@ -105,29 +106,37 @@ def _recover_one(path: Path, report: Recovery, exporter: SpanExporter | None) ->
     append_events(path, closing)
     for event in closing:
         recorder.apply(event)
-    _write_outputs(path.parent, recorder, exporter)
+    _write_outputs(path, recorder, exporter)
     whole = Journal(path, (*journal.events, *closing), journal.problems, journal.torn)
     report.recovered.append(voice_call(whole))
+
+
+def _beside(journal: Path, name: str) -> Path:
+    """A call's file: in the call's own folder by its plain name, among other journals by the journal's."""
+    return journal.with_name(name if journal.name == FILE_NAME else f"{journal.stem}.{name}")
 
 
 def _mend_recording(folder: Path, recorder: CallRecorder) -> tuple[RecordingFacts | None, list[str]]:
     if recorder.recording is None:
         return None, []
+    name = Path(recorder.recording.uri)
+    if name.name != str(name):  # not ours to touch: only what lies beside the journal is mended
+        return None, [f"the recording {name} does not lie beside the journal; it is left as it is"]
     try:
-        return repair(folder / f"{RECORDING_STEM}.wav", end_ms=recorder.now_ms), []
+        return repair(folder / name, end_ms=recorder.now_ms), []
     except RecordingError as error:
         return None, [str(error)]
 
 
-def _write_outputs(folder: Path, recorder: CallRecorder, exporter: SpanExporter | None) -> None:
+def _write_outputs(journal: Path, recorder: CallRecorder, exporter: SpanExporter | None) -> None:
     recording = recorder.recording
-    messages = folder / MESSAGES_NAME
+    messages = _beside(journal, MESSAGES_NAME)
     spans = call_spans(
         recorder,
-        recording_uri=(folder / recording.uri).absolute().as_uri() if recording is not None else None,
+        recording_uri=(journal.parent / recording.uri).absolute().as_uri() if recording is not None else None,
         messages_uri=messages.absolute().as_uri(),
     )
-    write_trace(folder / TRACE_NAME, spans)
+    write_trace(_beside(journal, TRACE_NAME), spans)
     if exporter is not None:
         _export(exporter, spans, recorder)
     # last, because its presence says that the call is finished
