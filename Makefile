@@ -3,7 +3,7 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV   ?= .venv
-EXTRAS ?= livekit,otlp
+EXTRAS ?= livekit,pipecat,otlp,store
 OUT    ?= out/demo
 
 BIN    := $(VENV)/bin
