@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +99,6 @@ def test_a_session_that_is_started_again_is_another_call(tmp_path: Path) -> None
 
 
 def test_start_that_raises_ends_the_call_and_raises_the_same(tmp_path: Path) -> None:
-    class Failing(FakeMic):
-        def on_attached(self) -> None:
-            raise OSError("no microphone")
-
     async def broken(log: FrameworkLog) -> list[Stage]:
         stage = build(ONE, log)
         error = TypeError("the agent is broken")
@@ -121,7 +116,7 @@ def test_start_that_raises_ends_the_call_and_raises_the_same(tmp_path: Path) -> 
     assert outcome.warnings == []
     assert outcome.call.ended
     assert outcome.call.end_reason == "start failed: TypeError"
-    assert not any(getattr(h, "__wrapped__", None) for e in outcome.stage.session._events.values() for h in e)
+    assert _ours(outcome.stage.session) == []
 
 
 # -- providers -----------------------------------------------------------------------------------------
@@ -239,10 +234,6 @@ def test_vt74_with_content_off_no_text_is_written_anywhere(
         monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "false")
     elif switch == "livekit":
         monkeypatch.setenv("LIVEKIT_TELEMETRY_ALLOW_PII", "false")
-        from voicetrace.integrations.livekit.instrumentor import content_allowed
-
-        if content_allowed():
-            pytest.skip("this release names its switch differently")
     else:
         script.start = {"record": {"redaction": True, "audio": False, "traces": False, "logs": False}}
     outcome = check(run_script(script, tmp_path, configure=configure))
@@ -564,8 +555,7 @@ def test_vt64_states_only_move_forward(tmp_path: Path) -> None:
             assert regressions(before, after) == []
 
 
-def test_a_minute_of_call_takes_a_moment(tmp_path: Path) -> None:
-    began = time.perf_counter()
+def test_a_minute_of_silence_is_one_call_with_one_turn(tmp_path: Path) -> None:
     outcome = check(run_script(Script(said=[Said(50, 51, "one")], until=60), tmp_path))
     assert outcome.call.duration_ms == 60_300
-    assert time.perf_counter() - began < 30
+    assert outcome.named()[0] == said("u1", 0, "one", [(50_000, 51_000)])
