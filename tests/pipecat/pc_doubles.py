@@ -37,7 +37,7 @@ LEAD_S = 0.04  # silence before the first word of an utterance
 class Said:
     """The user makes a sound in [start, end]; speech-to-text makes `text` of it, `final_after` its end.
 
-    On the grid of 20 ms the VAD's bounds are exact. ``vad=False``: too soft for the VAD.
+    On the grid of the line's frames the VAD's bounds are exact. ``vad=False``: too soft for the VAD.
     """
 
     start: float
@@ -79,10 +79,10 @@ class EnergyVAD(VADAnalyzer):
         return self._run_analyzer(buffer)
 
 
-def quiet_line() -> CallerLine:
-    """A line with a hum that no VAD takes for speech, each frame of another value."""
+def quiet_line(frame_s: float) -> CallerLine:
+    """A line with a hum that no VAD takes for speech, of another value every 20 ms."""
     hum = np.repeat(np.arange(1, 500, dtype=np.int16), MIC_RATE // 50)
-    return CallerLine(RecordedClip("hum", "", MIC_RATE, hum, 0, len(hum)))
+    return CallerLine(RecordedClip("hum", "", MIC_RATE, hum, 0, len(hum)), frame_s=frame_s)
 
 
 def tone(said: Said) -> RecordedClip:
@@ -122,14 +122,13 @@ class FakeLLM(ScriptedLLM):
     def __init__(self, replies: dict[str, Reply], **kwargs: Any) -> None:
         super().__init__((), **kwargs)
         self.replies = replies
-        self.speculated: list[bool] = []
 
     @traced_llm
     async def _process_context(self, context: LLMContext) -> None:
         ids = [self.labels.label(message) for message in context.messages]
         call = LLMCall(len(self.calls), time.time(), ids, "")
         self.calls.append(call)
-        reply = self._choose(context.messages)
+        call.heard, reply = self._choose(context.messages)
         await self.start_ttfb_metrics()
         await asyncio.sleep(reply.first)
         await self.stop_ttfb_metrics()
@@ -150,7 +149,7 @@ class FakeLLM(ScriptedLLM):
         call.tool_calls += [name for name, _ in reply.tools]
         call.finished = True
 
-    def _choose(self, messages: Sequence[Any]) -> Reply:
+    def _choose(self, messages: Sequence[Any]) -> tuple[str, Reply]:
         newest = messages[-1] if messages else {}
         key = str(newest.get("content"))
         if newest.get("role") == "tool":
@@ -158,4 +157,4 @@ class FakeLLM(ScriptedLLM):
             key = f"tool:{names[newest['tool_call_id']]}"
         elif newest.get("role") == "developer":
             key = "unheard"
-        return self.replies[key if key in self.replies else "*"]
+        return key, self.replies[key if key in self.replies else "*"]

@@ -86,6 +86,8 @@ class Script:
     greeting: str | None = None
     at: Sequence[tuple[float, Callable[[Stage], Any]]] = ()
     until: float = 10.0
+    #: length of the microphone's frames; phones send 20 ms, which takes five times as long
+    frame: float = 0.1
     ends: Ends = "end"
     tts: Callable[[], TTSService] = words
     speaker: Callable[[], SimOutput] = lambda: SimOutput(lead_ms=0)
@@ -128,16 +130,11 @@ class Stage:
     def played(self) -> list[tuple[list[tuple[float, float]], bool]]:
         """What the speaker played: per utterance its ranges, and whether it was cut."""
         rate = self.parts.speaker.rate
-        return [
-            (
-                [
-                    (self.s(r.started_unix), round(self.s(r.started_unix) + r.samples / rate, 4))
-                    for r in u.runs
-                ],
-                u.interrupted,
-            )
-            for u in self.parts.speaker.utterances
-        ]
+
+        def span(run: Run) -> tuple[float, float]:
+            return self.s(run.started_unix), self.s(run.started_unix + run.samples / rate)
+
+        return [([span(run) for run in u.runs], u.interrupted) for u in self.parts.speaker.utterances]
 
     def texts(self) -> list[tuple[str, str]]:
         """The context as ``(role, text)``."""
@@ -146,7 +143,7 @@ class Stage:
 
 def build(script: Script) -> Stage:
     """The real pipeline around the doubles; nothing runs yet."""
-    line = quiet_line()
+    line = quiet_line(script.frame)
     context = LLMContext(list(script.messages), tools=list(script.tools))  # type: ignore[arg-type]
     options: dict[str, Any] = {
         "vad_analyzer": EnergyVAD(),

@@ -495,8 +495,9 @@ class WordTTS(TTSService):
             await self.add_word_timestamps([(word.text, at_s)], context_id)
             await asyncio.sleep(len(word.samples) / self._voice.sample_rate / self._speedup)
             number += 1
-        await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
-        await self.remove_audio_context(context_id)
+        if self.audio_context_available(context_id):  # or it was quiet for too long, and was given up
+            await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
+            await self.remove_audio_context(context_id)
         self._words.pop(context_id, None)
         self._speakers.pop(context_id, None)
 

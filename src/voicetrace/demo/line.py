@@ -24,18 +24,19 @@ class Spoken:
 
 
 class CallerLine:
-    """The caller's line: room noise in 10 ms frames in real time, with clips mixed in by `speak`.
+    """The caller's line: room noise in frames of ``frame_s`` in real time, with clips mixed in by `speak`.
 
     Sample ``k`` of the line sounds at ``started_unix + k / sample_rate``, where ``started_unix`` is when the
-    first frame was asked for; ``started`` is set then. A frame is handed over when its last sample has sounded, as a sound card does.
+    first frame was asked for; ``started`` is set then. A frame is handed over when its last sample has
+    sounded, as a sound card does.
     """
 
-    def __init__(self, room: RecordedClip) -> None:
+    def __init__(self, room: RecordedClip, *, frame_s: float = FRAME_S) -> None:
         self.sample_rate = room.sample_rate
         self.started_unix: float | None = None
         self.started = asyncio.Event()
         self._room = room.samples
-        self._frame_samples = round(room.sample_rate * FRAME_S)
+        self._frame_samples = round(room.sample_rate * frame_s)
         self._position = 0
         self._clips: list[tuple[int, Samples]] = []
         self._delivered: list[Samples] = []

@@ -150,7 +150,7 @@ def _stage(scenario: Scenario, tts: Literal["words", "sentences"]) -> _Stage:
 
     return _Stage(
         scenario=scenario,
-        line=CallerLine(load_clip("room")),
+        line=CallerLine(load_clip("room"), frame_s=0.02),  # as phones and browsers send it
         stt=ScriptedSTT(),
         llm=ScriptedLLM(scenario.replies),
         tts=WordTTS(voice) if tts == "words" else SentenceTTS(voice),
