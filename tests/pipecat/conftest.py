@@ -4,25 +4,21 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("pipecat.pipeline")
 
+with warnings.catch_warnings():
+    # its own, once: it imports `audioop`, and subclasses a class of its own that it has deprecated
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import pipecat.services.tts_service
+
 from loguru import logger
 
-#: Pipecat's own, at import: it imports `audioop`, and subclasses a class of its own that it has deprecated
-PIPECAT_WARNINGS = (
-    "ignore:'audioop' is deprecated:DeprecationWarning",
-    "ignore:`AudioContextTTSService` is deprecated:DeprecationWarning",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for warning in PIPECAT_WARNINGS:
-            item.add_marker(pytest.mark.filterwarnings(warning))
+__all__ = ["pipecat"]
 
 
 @pytest.fixture(autouse=True)
