@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
-from voicetrace import events, messages, semconv
+from voicetrace import agentclash, events, messages, semconv
 from voicetrace.messages import Recording, Role, State, TextSource, TextStatus, VoiceMessage
 
 HERE: Final = Path(__file__).parent / "schemas"
@@ -224,10 +224,8 @@ def generate() -> dict[str, str]:
         "recording": recording(),
         "journal-event": journal_event(),
     }
-    return {
-        f"{name}.schema.json": json.dumps(_document(name, schema), indent=2) + "\n"
-        for name, schema in made.items()
-    }
+    documents = {name: _document(name, schema) for name, schema in made.items()} | agentclash.json_schemas()
+    return {f"{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in documents.items()}
 
 
 def main(directory: Path = HERE) -> None:

@@ -15,7 +15,7 @@ import math
 import posixpath
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from voicetrace.agentclash import validate_manifest, validate_path, validate_report
+from voicetrace.agentclash import json_schemas, validate_manifest, validate_path, validate_report
 from voicetrace.agentclash.manifest import Manifest
 from voicetrace.agentclash.reports import REPORT_KINDS, VideoSyncReport
 
@@ -473,25 +473,40 @@ def benign(name: str, data: Any, rng: random.Random) -> Any:
     return data
 
 
-@needs_schemas
-@pytest.mark.parametrize("name", BASES)
-def test_mutated_documents_get_the_verdict_of_both_layers(name: str) -> None:
+def documents(name: str, count: int) -> Iterator[Any]:
+    """Generated documents: valid ones, and ones with a few things wrong."""
     rng = random.Random(name)
-    seen = {True: 0, False: 0}
-    differ = {"schema only": 0, "ingestion only": 0}
-    for _ in range(CASES):
+    for _ in range(count):
         data: Any = BASES[name]()
         if rng.random() < 0.5:
             data = benign(name, data, rng)
         for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
             data = mutate(name, data, rng)
+        yield data
+
+
+def compare(name: str, count: int) -> tuple[dict[bool, int], dict[str, int], list[Any]]:
+    """How many are valid, where the two layers differ, and those on which our verdict is not theirs."""
+    seen = {True: 0, False: 0}
+    differ = {"schema only": 0, "ingestion only": 0}
+    wrong = []
+    for data in documents(name, count):
         by_schema, by_ingestion = schema(name).is_valid(data), ingests(name, data)
         expected = by_schema and by_ingestion
         problems = ours(name, data)
-        assert (problems == []) == expected, (by_schema, by_ingestion, problems, data)
+        if (problems == []) != expected:
+            wrong.append((by_schema, by_ingestion, problems, data))
         seen[expected] += 1
         differ["schema only"] += by_schema and not by_ingestion
         differ["ingestion only"] += by_ingestion and not by_schema
+    return seen, differ, wrong
+
+
+@needs_schemas
+@pytest.mark.parametrize("name", BASES)
+def test_mutated_documents_get_the_verdict_of_both_layers(name: str) -> None:
+    seen, differ, wrong = compare(name, CASES)
+    assert wrong == []
     # the comparison says something only if both verdicts, and both kinds of disagreement, really came up
     assert min(seen.values()) > CASES // 6, seen
     assert differ["ingestion only"] > 2, differ
@@ -537,6 +552,77 @@ def test_generated_documents_get_the_verdict_of_both_layers(name: str) -> None:
         assert (ours(name, data) == []) == (schema(name).is_valid(data) and ingests(name, data)), data
 
     check()
+
+
+OURS = {
+    "manifest": "agentclash-manifest",
+    CONTINUITY: "agentclash-live-continuity-report",
+    SEPARATION: "agentclash-source-separation-report",
+    VIDEO: "agentclash-video-sync-report",
+}
+
+
+@functools.cache
+def own_schema(name: str) -> Any:
+    generated = json_schemas()[OURS[name]]
+    jsonschema.Draft202012Validator.check_schema(generated)
+    return jsonschema.Draft202012Validator(generated)
+
+
+@needs_schemas
+@pytest.mark.parametrize("name", BASES)
+def test_our_generated_schemas_say_what_the_published_ones_say(name: str) -> None:
+    seen = {True: 0, False: 0}
+    for data in documents(name, CASES):
+        published = schema(name).is_valid(data)
+        assert own_schema(name).is_valid(data) == published, data
+        seen[published] += 1
+    assert min(seen.values()) > CASES // 6, seen
+
+    @settings(
+        max_examples=200,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(near_miss(name) | JSON)
+    def check(data: Any) -> None:
+        assert own_schema(name).is_valid(data) == schema(name).is_valid(data), data
+
+    check()  # fmt: skip
+
+
+def fields(name: str, where: Any) -> set[str]:
+    """Every property a schema names, as a path."""
+    out: set[str] = set()
+    for key, value in (where.get("properties") or {}).items():
+        out |= {f"{name}.{key}"} | fields(f"{name}.{key}", value)
+    if "items" in where:
+        out |= fields(f"{name}[]", where["items"])
+    return out
+
+
+@needs_schemas
+@pytest.mark.parametrize("name", BASES)
+def test_our_generated_schemas_name_every_published_field(name: str) -> None:
+    published = schema(name).schema
+
+    def resolved(where: Any) -> Any:
+        if isinstance(where, dict) and "$ref" in where:
+            return resolved(published["$defs"][where["$ref"].removeprefix("#/$defs/")])
+        if isinstance(where, dict):
+            return {key: resolved(value) for key, value in where.items() if key != "$defs"}
+        return [resolved(value) for value in where] if isinstance(where, list) else where
+
+    assert fields("$", own_schema(name).schema) == fields("$", resolved(published))
+
+
+def test_the_committed_schemas_are_the_generated_ones() -> None:
+    folder = Path(__file__).resolve().parents[1] / "specs" / "schemas"
+    for name, generated in json_schemas().items():
+        committed = json.loads((folder / f"{name}.schema.json").read_text("utf-8"))
+        assert committed == json.loads(json.dumps(generated)), "run `make specs`"
 
 
 @pytest.mark.parametrize("name", BASES)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +65,8 @@ MULTIMODAL_TRACE_NAME: Final = "multimodal_trace.json"
 OBJECT_MANIFEST_NAME: Final = "voice_artifact_manifest.object_storage.json"
 """The same bundle's manifest, its artifacts in object storage; written by an upload."""
 
+_WRITE_AT: Final = 1 << 16  # characters that are written at once
+
 
 def write_json(document: Any, path: Path, what: str) -> tuple[str, int]:
     """Write a document the stable way: two spaces, one newline at the end; its digest and size.
@@ -72,9 +75,7 @@ def write_json(document: Any, path: Path, what: str) -> tuple[str, int]:
         BundleError: it holds what JSON does not have.
         OSError: the disk refuses.
     """
-    data = json_text(document, what).encode()
-    path.write_bytes(data)
-    return hashlib.sha256(data).hexdigest(), len(data)
+    return _write(chain(_parts(document, what), ["\n"]), path)
 
 
 def write_listed(
@@ -86,13 +87,23 @@ def write_listed(
         BundleError: it holds what JSON does not have.
         OSError: the disk refuses.
     """
-    sha, size = hashlib.sha256(), 0
+    return _write(_listed(head, name, items, tail, what), path)
+
+
+def _write(parts: Iterable[str], path: Path) -> tuple[str, int]:
+    """Write text in pieces of a reasonable size; digest and size of what was written."""
+    sha, size, waiting, length = hashlib.sha256(), 0, [], 0
     with path.open("wb") as out:
-        for part in _listed(head, name, items, tail, what):
-            data = part.encode()
-            out.write(data)
-            sha.update(data)
-            size += len(data)
+        for part in chain(parts, [None]):
+            if part is not None:
+                waiting.append(part)
+                length += len(part)
+            if part is None or length >= _WRITE_AT:
+                data = "".join(waiting).encode()
+                out.write(data)
+                sha.update(data)
+                size += len(data)
+                waiting, length = [], 0
     return sha.hexdigest(), size
 
 
@@ -100,12 +111,12 @@ def _listed(
     head: Mapping[str, Any], name: str, items: Iterable[Any], tail: Mapping[str, Any], what: str
 ) -> Iterator[str]:
     def field(key: str, value: Any) -> str:
-        return f"  {_dump(key, what, None)}: {_dump(value, what, 2)}".replace("\n", "\n  ")
+        return f"  {_line(key, what)}: {_text(value, what)}".replace("\n", "\n  ")
 
     yield "{\n" + "".join(f"{field(key, value)},\n" for key, value in head.items())
-    yield f"  {_dump(name, what, None)}: ["
+    yield f"  {_line(name, what)}: ["
     for index, item in enumerate(items):
-        yield f"{',' if index else ''}\n    {_dump(item, what, None)}"
+        yield f"{',' if index else ''}\n    {_line(item, what)}"
     yield "\n  ]" + "".join(f",\n{field(key, value)}" for key, value in tail.items()) + "\n}\n"
 
 
@@ -115,17 +126,34 @@ def json_text(document: Any, what: str) -> str:
     Raises:
         BundleError: it holds what JSON does not have.
     """
-    return _dump(document, what, 2) + "\n"
+    return _text(document, what) + "\n"
 
 
-def _dump(value: Any, what: str, indent: int | None) -> str:
+def _text(value: Any, what: str) -> str:
+    return "".join(_parts(value, what))
+
+
+def _parts(value: Any, what: str) -> Iterator[str]:
+    """The indented text of a value, piece by piece."""
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
     try:
-        text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=_plain)
+        for part in encoder.iterencode(value):
+            yield _unicode(part)
     except (TypeError, ValueError, RecursionError) as error:
         raise BundleError(f"{what} holds a value that JSON does not have: {error}") from error
+
+
+def _line(value: Any, what: str) -> str:
+    try:
+        return _unicode(json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BundleError(f"{what} holds a value that JSON does not have: {error}") from error
+
+
+def _unicode(text: str) -> str:
+    """The text, with U+FFFD for a lone surrogate: half a character, cut by someone upstream, is no UTF-8."""
     if is_unicode(text):
         return text
-    # a lone surrogate (half a character, cut by someone upstream) cannot be UTF-8; it becomes U+FFFD
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

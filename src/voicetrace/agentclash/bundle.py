@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,20 +273,20 @@ def _write_artifacts(
     activity = audio.activity if audio else {}
     agent = activity.get(Channel.AGENT)
     written = dict(audio.digests) if audio else {}
-    made: dict[ArtifactFile, Any] = {
-        a.TIMELINE: documents.timeline(call, audio.duration_ms if audio else None, activity),
-        a.OUTPUT: documents.structured_output(output, schema_ref, call, agent),
-        a.CONTINUITY: continuity_report(call, activity, given.thresholds),
-        a.REDACTION: redaction_of(call, given.redaction),
+    made: dict[ArtifactFile, Callable[[], Mapping[str, Any]]] = {
+        a.TIMELINE: lambda: documents.timeline(call, audio.duration_ms if audio else None, activity),
+        a.OUTPUT: lambda: documents.structured_output(output, schema_ref, call, agent),
+        a.CONTINUITY: lambda: continuity_report(call, activity, given.thresholds),
+        a.REDACTION: lambda: redaction_of(call, given.redaction),
     }
     if call.messages:
-        made[a.TRANSCRIPT] = documents.transcript(call, language)
-    if given.media_policy_report is not None:
-        made[a.MEDIA_POLICY] = dict(given.media_policy_report)
-    if given.video_sync_report is not None:
-        made[a.VIDEO_SYNC] = dict(given.video_sync_report)
-    for file, document in made.items():
-        written[file] = a.write_json(document, folder / file.name, file.key)
+        made[a.TRANSCRIPT] = lambda: documents.transcript(call, language)
+    if (media_policy := given.media_policy_report) is not None:
+        made[a.MEDIA_POLICY] = lambda: media_policy
+    if (video_sync := given.video_sync_report) is not None:
+        made[a.VIDEO_SYNC] = lambda: video_sync
+    for file, document in made.items():  # one at a time in memory
+        written[file] = a.write_json(document(), folder / file.name, file.key)
     # one event a line: a long call's journal is never one string in memory
     written[a.TRACE] = a.write_listed(
         {"provider": call.framework or PRODUCER},

@@ -7,8 +7,9 @@ heard. It does not tell speech from a cough or music; where that matters, say so
 The signal is cut into 10 ms frames. A frame's level is its power around its own mean (an offset of the
 microphone is no sound), in dBFS: 0 is a full-scale square wave. Per second of signal the quietest tenth
 of its frames is its noise, and the noise at a moment is the lowest of the eight seconds before and after:
-speech pauses sooner than that, noise does not. Frames `VadSettings.above_noise_db` above the noise, and at
-least at ``minimum_dbfs``, are sound; once it sounds, ``hysteresis_db`` less is enough to go on.
+speech pauses sooner than that, noise does not (and noise that sets in is sound for that long). Frames
+`VadSettings.above_noise_db` above the noise, and at least at ``minimum_dbfs``, are sound; once it sounds,
+``hysteresis_db`` less is enough to go on.
 
 A channel's levels are one byte a frame, 720 kB for a two-hour call, so noise may be judged with hindsight.
 """
@@ -136,12 +137,11 @@ def _runs(levels: NDArray[np.uint8], settings: VadSettings) -> list[tuple[int, i
         return []
     start_at = _threshold(levels, settings)
     loud = levels >= start_at
-    edges = np.flatnonzero(
-        np.diff(levels + settings.hysteresis_db * 2 >= start_at, prepend=False, append=False)
-    )
-    starts, ends = edges[::2], edges[1::2]
+    less = np.uint8(_level(settings.hysteresis_db))
+    going_on = levels >= np.maximum(start_at, less) - less
+    edges = np.flatnonzero(np.diff(going_on & (levels > 0), prepend=False, append=False))
     joined: list[tuple[int, int]] = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if not loud[start:end].any():
             continue
         if joined and (start - joined[-1][1]) * FRAME_MS < settings.min_silence_ms:
@@ -151,23 +151,28 @@ def _runs(levels: NDArray[np.uint8], settings: VadSettings) -> list[tuple[int, i
     return [(a, b) for a, b in joined if (b - a) * FRAME_MS >= settings.min_sound_ms]
 
 
-def _threshold(levels: NDArray[np.uint8], settings: VadSettings) -> NDArray[np.float32]:
+def _threshold(levels: NDArray[np.uint8], settings: VadSettings) -> NDArray[np.uint8]:
     """The level from which each frame is sound."""
-    least = 2 * (settings.minimum_dbfs - _BOTTOM_DBFS)
-    heard = levels[levels > 0]
-    if not heard.size:
-        return np.full(levels.size, max(least, 1), np.float32)
+    least = _level(settings.minimum_dbfs - _BOTTOM_DBFS)
     # a channel that never pauses has no noise to measure: it is then put well below its loudest frames
-    highest = max(least, float(np.percentile(heard, 95)) - 2 * _SPEECH_ABOVE_NOISE_DB)
-    seconds = -(-levels.size // _SECOND)
-    noise = np.full(seconds, np.inf)
-    for second in range(seconds):
-        part = levels[second * _SECOND : (second + 1) * _SECOND]
-        part = part[part > 0]  # digital silence is no noise of the room
-        if part.size:
-            noise[second] = np.percentile(part, 10)
-    around = np.pad(noise, _NOISE_REACH, constant_values=np.inf)
+    above = _level(settings.above_noise_db)
+    highest = max(least - above, int(levels.max()) - _level(_SPEECH_ABOVE_NOISE_DB))
+    seconds = range(0, levels.size, _SECOND)
+    noise = np.array([_quantile(levels[at : at + _SECOND], 0.1) or 255 for at in seconds], np.int16)
+    around = np.pad(noise, _NOISE_REACH, constant_values=255)
     lowest = np.lib.stride_tricks.sliding_window_view(around, 2 * _NOISE_REACH + 1).min(axis=1)
-    lowest = np.where(np.isfinite(lowest), np.minimum(lowest, highest), 0.0)
-    wanted = np.maximum(least, lowest + 2 * settings.above_noise_db).astype(np.float32)
-    return np.repeat(wanted, _SECOND)[: levels.size]
+    wanted = np.minimum(lowest, highest) + above
+    per_second = np.minimum(np.maximum(wanted, max(1, least)), 255).astype(np.uint8)
+    return np.repeat(per_second, _SECOND)[: levels.size]
+
+
+def _level(decibels: float) -> int:
+    return min(255, max(0, round(2 * decibels)))
+
+
+def _quantile(levels: NDArray[np.uint8], share: float) -> int:
+    """The level below which this share of the frames lies, digital silence aside; 0 where all is silent."""
+    counts = np.bincount(levels, minlength=256)
+    counts[0] = 0  # digital silence is no noise of the room
+    total = int(counts.sum())
+    return int(np.searchsorted(np.cumsum(counts), share * total, side="right")) if total else 0
