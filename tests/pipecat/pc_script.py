@@ -89,6 +89,7 @@ class Script:
     #: length of the microphone's frames; phones send 20 ms, which takes five times as long
     frame: float = 0.1
     ends: Ends = "end"
+    llm: Callable[[Script], LLMService[Any]] = lambda script: FakeLLM(script.replies, name="llm")
     tts: Callable[[], TTSService] = words
     speaker: Callable[[], SimOutput] = lambda: SimOutput(lead_ms=0)
     shape: Callable[[Parts], list[FrameProcessor]] = plain
@@ -159,7 +160,7 @@ def build(script: Script) -> Stage:
         mic=SimInput(line, name="mic"),
         stt=ScriptedSTT(name="stt"),
         user=user,
-        llm=FakeLLM(script.replies, name="llm"),
+        llm=script.llm(script),
         tts=script.tts(),
         speaker=script.speaker(),
         assistant=assistant,

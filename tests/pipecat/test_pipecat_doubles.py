@@ -481,8 +481,7 @@ async def test_run_call_returns_what_was_played() -> None:
     assert agent.generated_samples == len(clip.samples)
     assert agent.heard_words() == tuple(clip.text.split())
     assert [(item["id"], item["role"]) for item in truth.items] == [
-        ("ctx_0", "system"),
-        ("ctx_1", "assistant"),
+        ("ctx_0", "assistant"),
     ]
     assert [e["event"] for e in truth.framework_events][-1] == "EndFrame"
     assert 0 < len(truth.caller_samples) / truth.caller_rate <= truth.ended_unix - truth.line_started_unix

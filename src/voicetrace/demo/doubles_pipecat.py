@@ -265,10 +265,12 @@ class ContextLabels:
 class ScriptedLLM(LLMService[Any]):
     """Streams the scripted reply to the newest message of the context, and keeps every call it got."""
 
-    def __init__(self, replies: Sequence[Reply], **kwargs: Any) -> None:
+    def __init__(
+        self, replies: Sequence[Reply], *, system_instruction: str | None = None, **kwargs: Any
+    ) -> None:
         settings = LLMSettings(
             model="scripted-llm",
-            system_instruction=None,
+            system_instruction=system_instruction,
             temperature=None,
             max_tokens=None,
             top_p=None,

@@ -152,10 +152,10 @@ def _stage(scenario: Scenario, tts: Literal["words", "sentences"]) -> _Stage:
         scenario=scenario,
         line=CallerLine(load_clip("room"), frame_s=0.02),  # as phones and browsers send it
         stt=ScriptedSTT(),
-        llm=ScriptedLLM(scenario.replies),
+        llm=ScriptedLLM(scenario.replies, system_instruction=_INSTRUCTIONS),
         tts=WordTTS(voice) if tts == "words" else SentenceTTS(voice),
         speaker=SimOutput(sample_rate=voice.sample_rate),
-        context=LLMContext([{"role": "system", "content": _INSTRUCTIONS}], tools=[get_weather]),
+        context=LLMContext(tools=[get_weather]),
     )
 
 
