@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from audio_support import call_of, frames, tone, writer
 from voicetrace.audio import Clip, ClipError, clip_message
 from voicetrace.audio.index import Index, Run, index_path
+from voicetrace.audio.source import Source
 from voicetrace.messages import Channel, Segment
 from voicetrace.voice_call import VoiceCall
 
@@ -186,7 +187,8 @@ def test_recordings_of_others_are_read_by_ms(tmp_path: Path) -> None:
         "ext.wav": {"format": "WAVEX"},
         "mono.flac": {},
     }.items():
-        sf.write(tmp_path / name, pcm, 44_100, **options)
+        # libsndfile writes integers into a float file unscaled, which nobody else does
+        sf.write(tmp_path / name, pcm / 32768 if "FLOAT" in options.values() else pcm, 44_100, **options)
         call, message = call_of(tmp_path / name, 44_100, [(100, 600)], channels=(Channel.AGENT,))
         np.testing.assert_allclose(clip_message(call, message).samples, pcm[4_410:26_460], atol=1)
 
@@ -262,3 +264,11 @@ def test_a_stretch_ends_before_the_run_that_begins_at_its_end() -> None:
     assert index.samples_of(Channel.AGENT, 0, 500) == (0, 4_000)
     assert index.samples_of(Channel.AGENT, 499, 1_499) == (8_000, 16_000)
     assert index.samples_of(Channel.CALLER, 0, 500) == (0, 4_000)
+
+
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+def test_float_files_are_read_at_their_level(subtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "float.wav"
+    sf.write(path, np.array([0.5, -0.25, 1.5, -1.5, np.nan]), 8000, subtype=subtype)
+    with Source(path) as source:
+        assert source.read(0, 5)[:, 0].tolist() == [16384, -8192, 32767, -32768, 0]
