@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import warnings
 from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("pipecat.pipeline")
-
-with warnings.catch_warnings():
-    # its own, once: it imports `audioop`, and subclasses a class of its own that it has deprecated
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import pipecat.services.tts_service
-
-from loguru import logger
-
-__all__ = ["pipecat"]
+# this folder is called like the package, and is no substitute for it
+if importlib.util.find_spec("pipecat.pipeline") is None:
+    collect_ignore_glob = ["*"]
+else:
+    with warnings.catch_warnings():
+        # its own, once: it imports `audioop`, and subclasses a class of its own that it has deprecated
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import pipecat.services.tts_service  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +32,8 @@ def _no_leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "VOICETRACE_DIR",
     ):
         monkeypatch.delenv(name, raising=False)
+    from loguru import logger
+
     logger.remove()
     yield
     logger.remove()
