@@ -152,7 +152,7 @@ def export_bundle(
                 raise BundleError(f"the manifest would not be valid: {'; '.join(problems)}")
             text = Manifest.model_validate(manifest).to_json()
             (build / MANIFEST_NAME).write_text(text, encoding="utf-8", newline="\n")
-            _write_case(call, build, manifest, given, language)
+            _write_case(call, build, json.loads(text), given, language)
             move(build, target)
     except OSError as error:
         raise BundleError(f"the bundle cannot be written to {target}: {error.strerror or error}") from error

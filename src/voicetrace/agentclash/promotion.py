@@ -407,7 +407,8 @@ def call_import_problems(data: object) -> list[str]:
         for name in ("run_id", "run_agent_id", "voice_session_id")
         if manifest.get(name) != data.get(name)
     ]
-    listed = [a for a in manifest.get("artifacts") or [] if isinstance(a, dict)]
+    artifacts_given = manifest.get("artifacts")
+    listed = [a for a in artifacts_given if isinstance(a, dict)] if isinstance(artifacts_given, list) else []
     for kind in (ArtifactKind.RAW_PROVIDER_TRACE, ArtifactKind.REDACTION_METADATA):
         if kind not in [a.get("kind") for a in listed]:
             out.append(f"$.artifact_manifest.artifacts: has no {kind}, which an import needs")

@@ -74,7 +74,10 @@ class Source:
                 self._sound.seek(start)
                 if self._sound.subtype in ("FLOAT", "DOUBLE"):  # libsndfile would not scale these: all zeros
                     x = self._sound.read(end - start, dtype="float32", always_2d=True)
-                    return np.clip(np.rint(np.nan_to_num(x) * 32768), -32768, 32767).astype(np.int16)
+                    scaled: Samples = np.clip(np.rint(np.nan_to_num(x) * 32768), -32768, 32767).astype(
+                        np.int16
+                    )
+                    return scaled
                 frames: Samples = self._sound.read(end - start, dtype="int16", always_2d=True)
                 return frames
             width = 2 * self.channels
