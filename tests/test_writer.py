@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -46,6 +47,39 @@ def test_a_job_may_submit_another():
     writer.submit(writer.submit, seen.append, 1)
     assert writer.drain(10)
     assert seen == [1]
+
+
+def test_a_job_that_still_runs_is_waited_for_though_nothing_is_queued_behind_it():
+    marked, gate, seen = threading.Event(), threading.Event(), []
+
+    class Marking(Writer):
+        def submit(self, job, *args):
+            super().submit(job, *args)
+            if job == self._pass_through:
+                marked.set()
+
+    writer = Marking()
+
+    def last():
+        gate.wait()
+        seen.append("last")
+
+    def first():  # queues `last` behind the mark of `drain`
+        marked.wait()
+        writer.submit(last)
+
+    writer.submit(first)
+    assert not writer.drain(0.2)
+    gate.set()
+    assert writer.drain(10)
+    assert seen == ["last"]
+
+
+def test_a_job_that_drains_its_own_queue_does_not_wait_for_itself():
+    writer, seen = Writer(), []
+    writer.submit(lambda: seen.append(writer.drain(60)))
+    assert writer.drain(10)
+    assert seen == [False]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("disk"), SystemExit(1), KeyboardInterrupt()])
@@ -124,6 +158,30 @@ out = Path(sys.argv[1]).open("w", buffering=1)
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "out")], check=False, capture_output=True, timeout=60
     )
+    assert (tmp_path / "out").read_text().split() == [str(n) for n in range(2000)]
+
+
+@pytest.mark.parametrize("how", multiprocessing.get_all_start_methods())
+def test_what_is_queued_is_written_when_a_child_process_ends(tmp_path, how):
+    script = tmp_path / "main.py"
+    script.write_text("""
+import multiprocessing, sys, threading
+from pathlib import Path
+def child(out):
+    from voicetrace.writer import WRITER
+    gate = threading.Event()
+    WRITER.submit(gate.wait)
+    for n in range(2000):
+        WRITER.submit(lambda n=n: file.write(f"{n}\\n"))
+    file = Path(out).open("w", buffering=1)
+    gate.set()
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=child, args=(sys.argv[2],))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+""")
+    subprocess.run([sys.executable, str(script), how, str(tmp_path / "out")], check=True, timeout=60)
     assert (tmp_path / "out").read_text().split() == [str(n) for n in range(2000)]
 
 

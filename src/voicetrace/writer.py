@@ -3,7 +3,8 @@
 
 One daemon thread per process serves all calls, in the order of submission. Facts are never dropped;
 audio is, when more of it waits than `MAX_PENDING_AUDIO` bytes, and the caller is told so that it can be
-counted. At interpreter exit what is queued is still written, within a deadline.
+counted. When the process ends what is queued is still written, within a deadline: also in a child of
+`multiprocessing`, which runs no ``atexit`` handlers (LiveKit's jobs are such children on Linux).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -32,12 +34,14 @@ class Writer:
 
     def __init__(self, *, max_pending_audio: int = MAX_PENDING_AUDIO) -> None:
         self._max_pending_audio = max_pending_audio
+        self.at_exit: Callable[[], None] | None = None
         self._start_afresh()
 
     def _start_afresh(self) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._ran = 0  # jobs that are over; written by the thread only
         self._pending_audio = 0
         self._long: ThreadPoolExecutor | None = None
 
@@ -73,19 +77,27 @@ class Writer:
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is queued and no long job runs; False when `timeout_s` passed first.
 
-        Must not be called on an event loop that carries a call, nor on the writer thread.
+        It blocks, so an event loop that carries a call is no place for it. On the writer thread it waits
+        for nothing, and says False.
         """
+        if threading.current_thread() is self._thread:
+            return False
         deadline = time.monotonic() + timeout_s
+        before = -1
         while True:
             done = threading.Event()
-            self.submit(self._pass_through, done)
+            place: list[int] = []
+            self.submit(self._pass_through, done, place)
             if not done.wait(max(0.0, deadline - time.monotonic())):
                 return False
-            if self._jobs.empty():
+            # an empty queue says nothing: its last job may still run. Nothing between two marks does.
+            if place[0] == before + 1:
                 return True
+            before = place[0]
 
-    def _pass_through(self, done: threading.Event) -> None:
+    def _pass_through(self, done: threading.Event, place: list[int]) -> None:
         """Set `done` once the long jobs submitted so far are over, and what they submitted is queued."""
+        place.append(self._ran)
         if self._long is None:
             done.set()
             return
@@ -99,11 +111,18 @@ class Writer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="voicetrace-writer", daemon=True)
                 self._thread.start()
+                if self.at_exit is not None:
+                    # Only now: exit runs the newest first, and the tracer provider, made before the first
+                    # call, must still be there when the last call span gets its finished recording.
+                    atexit.unregister(self.at_exit)
+                    atexit.register(self.at_exit)
+                    Finalize(None, self.at_exit, exitpriority=100)
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, args, size = item
             self._guarded(job, args)
+            self._ran += 1
             if size:
                 with self._lock:
                     self._pending_audio -= size
@@ -121,7 +140,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=WRITER._start_afresh)  # noqa: SLF001
 
 
-@atexit.register
 def _drain_at_exit() -> None:
     if WRITER._thread is not None and not WRITER.drain(EXIT_DEADLINE_S):  # noqa: SLF001
         logger.warning("voicetrace: the disk was too slow at exit; `voicetrace recover` finishes the calls")
+
+
+WRITER.at_exit = _drain_at_exit
