@@ -141,6 +141,16 @@ class CallFiles:
         self._lost.clear()
         self._writer.submit(self._finish_recording, end_ms, lambda: self._finish_files(document, done))
 
+    def abandon(self) -> None:
+        """In a forked child: the files are the parent's. Let go of them as they are, and touch none."""
+        self.directory = None
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.close()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
     # -- on the writer thread ------------------------------------------------------------------------
     def _fault(self, at_ms: int, message: str) -> None:
         self._emit(ev.CaptureFault(at_ms=at_ms, message=message))

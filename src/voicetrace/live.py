@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -94,6 +96,7 @@ class LiveCall:
         self._closed = False
         self._late = False  # a message changed after the final write
         self._conversation_id = conversation_id
+        _CALLS.add(self)
         self.files = CallFiles(
             settings.directory.absolute() / self.call_id if settings.directory is not None else None,
             settings=settings,
@@ -349,7 +352,16 @@ class LiveCall:
             self._write_span(final=True)
             if self._own_span and self._span is not None:
                 self._span.end()
+        _FINISHING.add(self)
         self.files.finish(end_ms, self.document, self._finished)
+
+    def _abandon(self) -> None:
+        """In a forked child: the call goes on in the parent, and only there."""
+        self._lock = threading.RLock()  # another thread may have held it
+        self._closed = True
+        self._span = None
+        self._expected.clear()
+        self.files.abandon()
 
     def _finished(self) -> None:
         """On the writer thread: everything is on disk; let the call span go with the finished recording."""
@@ -375,8 +387,34 @@ class LiveCall:
             for span_id_hex in self._expected:
                 LINKS.resolve(span_id_hex, {})
             self._expected.clear()
+        _FINISHING.discard(self)
         for callback in self.on_closed:
             try:
                 callback(self)
             except Exception as error:  # noqa: BLE001  counted and logged in the guard
                 self.guard.failed("on_closed", error)
+
+
+_CALLS: Final[weakref.WeakSet[LiveCall]] = weakref.WeakSet()
+_FINISHING: Final[set[LiveCall]] = set()  # closed, and their files not finished yet
+
+
+def finish_calls(timeout_s: float) -> bool:
+    """Wait until the files of every closed call are finished; False when `timeout_s` passed first."""
+    deadline = time.monotonic() + timeout_s
+    return all(call._writer.drain(deadline - time.monotonic()) for call in list(_FINISHING))  # noqa: SLF001
+
+
+# a flush means the whole trace: the call span of a call that is over waits only for its finished recording
+LINKS.finish = finish_calls
+
+
+def _abandon_inherited() -> None:
+    """A forked child that ends must not end, cut or encode the calls of its parent."""
+    _FINISHING.clear()
+    for call in list(_CALLS):
+        call._abandon()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_inherited)

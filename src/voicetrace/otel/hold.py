@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from multiprocessing.util import Finalize
 
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan
@@ -28,6 +29,9 @@ from voicetrace.otel.sizes import requests
 logger = logging.getLogger("voicetrace.otel")
 
 _serials = itertools.count(1)
+
+# A flush waits this long for the recordings of calls that are over; their spans go without them after that.
+FINISH_S = 5.0
 
 
 class LinkingExporter(SpanExporter):
@@ -93,6 +97,7 @@ class LinkingExporter(SpanExporter):
         Returns False when it failed or another export did not let go in time.
         """
         deadline = time.monotonic() + timeout_millis / 1000
+        self._finish(timeout_millis)
         if not self._export_lock.acquire(timeout=max(0.0, timeout_millis / 1000)):
             return False
         sent: list[ReadableSpan] = []
@@ -112,6 +117,8 @@ class LinkingExporter(SpanExporter):
 
     def shutdown(self, timeout_millis: float = 30000) -> None:
         """Send everything still held, each once, then shut the inner exporter down. Never raises."""
+        if not self._closed:
+            self._finish(timeout_millis)
         with self._lock:
             if self._closed:
                 return
@@ -133,6 +140,20 @@ class LinkingExporter(SpanExporter):
             self.inner.shutdown()
         except Exception:  # noqa: BLE001  counted and logged once
             self._failed("shutdown failed")
+
+    def _finish(self, timeout_millis: float) -> None:
+        """Let calls that are over finish their recordings, which their held spans tell of."""
+        if self._links.finish is not None and self.held():
+            self._links.finish(min(FINISH_S, timeout_millis / 1000))
+
+    def send_due(self) -> None:
+        """Send what is due now and is still here, because the process ends."""
+        sent: list[ReadableSpan] = []
+        try:
+            with self._export_lock:
+                self._send(self._take_due(), sent)
+        finally:
+            self._links.delivered(sent, self.serial)
 
     # -- holding ---------------------------------------------------------------------------------
     def wake(self) -> None:
@@ -228,6 +249,7 @@ class LinkingExporter(SpanExporter):
             self._thread = thread
             try:
                 thread.start()
+                _send_before_the_end()
             except RuntimeError:  # the interpreter is ending: shutdown() sends what is held
                 self._thread = None
 
@@ -291,6 +313,22 @@ def _count_failure() -> None:
 def failed_exports() -> int:
     """How many exports failed in this process, over all wrapped exporters; it only grows."""
     return _failures_seen
+
+
+_at_end = 0
+
+
+def _send_before_the_end() -> None:
+    """Once per process; a child of `multiprocessing` runs no `atexit` handler, so no provider's shutdown."""
+    global _at_end
+    if _at_end != os.getpid():
+        _at_end = os.getpid()
+        Finalize(None, _send_all_due, exitpriority=90)  # behind the writer, whose jobs settle spans
+
+
+def _send_all_due() -> None:
+    for exporter in list(_exporters):
+        exporter.send_due()
 
 
 def _reset_after_fork() -> None:

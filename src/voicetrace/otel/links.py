@@ -79,6 +79,8 @@ class StepLinks:
         self._exporters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self.given_up = 0
         self.callback_failures = 0
+        self.finish: Callable[[float], object] | None = None
+        """Waits at most so many seconds for what is about to settle; asked when an exporter is flushed."""
 
     def expect(
         self, span_id: int | str, trace_id: int | str = 0, on_exported: OnExported | None = None

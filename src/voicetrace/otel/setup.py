@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,9 @@ def get_provider(
         return current, False
     if framework_provider is not None and not isinstance(framework_provider, trace.ProxyTracerProvider):
         return framework_provider, False
-    provider = SdkTracerProvider(resource=_resource())
+    # not by atexit, which children of multiprocessing do not run: LiveKit's jobs are such on Linux
+    provider = SdkTracerProvider(resource=_resource(), shutdown_on_exit=False)
+    Finalize(None, provider.shutdown, exitpriority=80)
     exporter = otlp_exporter()
     if exporter is None and directory is not None:
         exporter = JsonFileExporter(Path(directory) / SPANS_FILE)

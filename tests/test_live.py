@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running call at the edges of its process: forks, exits and flushes while its files are being finished."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import voicetrace
+from voicetrace.journal import journals_in, read_journal_call
+
+# `call()` starts a recorded call; `speak()` gives it a second of the caller
+PRELUDE = """
+import multiprocessing, os, sys
+from pathlib import Path
+import numpy as np
+import voicetrace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from voicetrace import settings
+from voicetrace.live import LiveCall
+from voicetrace.otel.otlp_json import JsonFileExporter
+from voicetrace.otel.setup import get_provider
+from voicetrace.writer import WRITER
+
+where = Path(sys.argv[1])
+now = [1_700_000_000.0]
+noise = np.random.default_rng(1)
+
+def exporting():
+    provider = TracerProvider()
+    exporter = voicetrace.wrap_exporter(JsonFileExporter(where / "spans.jsonl"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+def call(provider):
+    settings.configure(directory=where / "calls", audio="both", recording_format="flac")
+    made = LiveCall(
+        settings=settings.current(), framework="test", tracer_provider=provider, clock=lambda: now[0]
+    )
+    made.bind_span(provider.get_tracer("test").start_span("voicetrace.call"), own=True)
+    made.files.start_recording(8000)
+    return made
+
+def speak(made):
+    for _ in range(50):
+        now[0] += 0.02
+        pcm = noise.integers(-9000, 9000, 160, dtype=np.int16).tobytes()
+        made.files.caller_audio(made.precise_ms(), pcm, 8000, 1)
+"""
+
+
+def run(code: str, where: Path, *arguments: str) -> None:
+    script = where / "main.py"
+    script.write_text(PRELUDE + code)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(where), *arguments], check=True, timeout=60
+    )
+
+
+def recordings_on_spans(where: Path) -> list[dict[str, object]]:
+    """``voice.recording`` of each exported call span, as it was exported."""
+    found = []
+    for line in (where / "spans.jsonl").read_text().splitlines():
+        for resource in json.loads(line)["resourceSpans"]:
+            for scope in resource["scopeSpans"]:
+                for span in scope["spans"]:
+                    attributes = {a["key"]: a["value"] for a in span["attributes"]}
+                    if "voice.recording" in attributes:
+                        found.append(json.loads(attributes["voice.recording"]["stringValue"]))
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_that_ends_leaves_its_parents_call_as_it_is(tmp_path):
+    run(
+        """
+provider = exporting()
+made = call(provider)
+speak(made)
+assert WRITER.drain(10)
+before = {p: p.read_bytes() for p in sorted(where.rglob("*")) if p.is_file()}
+child = os.fork()
+if child == 0:
+    speak(made)
+    made.fault("said in the child")
+    made.close("ended in the child")
+    assert WRITER.drain(10)
+    sys.exit(0)  # with all that runs at an exit
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert {p: p.read_bytes() for p in sorted(where.rglob("*")) if p.is_file()} == before
+speak(made)
+made.close("ended in the parent")
+""",
+        tmp_path,
+    )
+    (journal,) = journals_in(tmp_path)
+    found = read_journal_call(journal)
+    assert (found.end_reason, found.duration_ms, found.warnings) == ("ended in the parent", 2000, ())
+    assert found.recording is not None
+    assert found.recording.duration_ms == 2000
+    assert sorted(p.name for p in journal.parent.iterdir()) == [
+        "journal.jsonl",
+        "messages.json",
+        "recording.flac",
+        "recording.index.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("how", ["", "provider.shutdown()", "provider.force_flush(); provider.shutdown()"])
+def test_a_call_span_leaves_with_its_finished_recording_though_the_process_ends_at_once(tmp_path, how):
+    run(f"provider = exporting()\nmade = call(provider)\nspeak(made)\nmade.close('done')\n{how}\n", tmp_path)
+    (recording,) = recordings_on_spans(tmp_path)
+    assert recording["uri"].endswith("/recording.flac")
+    assert (recording["duration_ms"], len(recording["sha256"])) == (1000, 64)
+    assert list((tmp_path / "calls").glob("*/messages.json"))
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.parametrize("whose", ["ours", "flushed by the user"])
+def test_a_child_process_that_ends_with_its_call_loses_nothing(tmp_path, method, whose):
+    run(
+        """
+def child(whose):
+    if whose == "ours":
+        provider, _ = get_provider(None, where)
+    else:
+        provider = exporting()
+    made = call(provider)
+    speak(made)
+    made.close("done")
+    if whose != "ours":
+        provider.force_flush()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[2]).Process(target=child, args=(sys.argv[3],))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+""",
+        tmp_path,
+        method,
+        whose,
+    )
+    (recording,) = recordings_on_spans(tmp_path)
+    assert (recording["format"], recording["duration_ms"]) == ("flac", 1000)
+    (found,) = voicetrace.read_calls(tmp_path / "calls")
+    assert (found.ended, found.end_reason) == (True, "done")
