@@ -27,6 +27,11 @@ from voicetrace.agentclash.validate import digest, validate_bundle
 PART_BYTES: Final = 8 * 1024 * 1024
 _PARTS_AT_ONCE: Final = 4
 _ATTEMPTS: Final = 3
+_CLOUDS: Final = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+_CLIENT_OPTIONS: Final = (  # of the HTTP client: obstore takes them apart from the store's own
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "proxy_url",
+    "timeout", "user_agent",
+)  # fmt: skip
 _RETRY: Final[dict[str, Any]] = {"max_retries": 6, "retry_timeout": timedelta(minutes=2)}
 
 
@@ -45,7 +50,7 @@ class Place:
 def place_of(url: str) -> Place:
     """The bucket and the prefix that a URL names.
 
-    ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://account/container/prefix`` or
+    ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix`` (its account is an option) or
     ``abfss://container@account.dfs.core.windows.net/prefix``, ``file:///directory``, ``memory:///prefix``.
 
     Raises:
@@ -53,19 +58,15 @@ def place_of(url: str) -> Place:
     """
     parts = urlsplit(url)
     path = unquote(parts.path).strip("/")
-    if parts.scheme in ("s3", "s3a", "gs") and parts.netloc:
-        return Place(parts.netloc, path)
-    if parts.scheme in ("az", "adl", "azure", "abfs", "abfss") and parts.netloc:
-        container, _, rest = (parts.username, "", path) if parts.username else path.partition("/")
-        if container:
-            return Place(container, rest)
+    if parts.scheme in _CLOUDS and parts.netloc:
+        return Place(parts.username or parts.netloc, path)
     if parts.scheme == "file" and path and not parts.netloc:
         return Place(f"/{path}", "")
     if parts.scheme == "memory" and not parts.netloc:
         return Place("memory", path)
     raise BundleError(
         f"{url} names no place in object storage: use s3://bucket/prefix, gs://bucket/prefix, "
-        "az://account/container/prefix or file:///directory"
+        "az://container/prefix or file:///directory"
     )
 
 
@@ -89,7 +90,7 @@ def upload_bundle(
         url: where to, see `place_of`.
         config: the store's options, e.g. ``{"endpoint": ..., "region": ...}``; credentials that are not
             here come from the environment, as the cloud's own tools take them.
-        client_options: of the HTTP client, e.g. ``{"allow_http": True}``.
+        client_options: of the HTTP client, e.g. ``{"allow_http": True}``; they may also be in ``config``.
         retry_config: how the client retries; six times within two minutes by default.
         store: a store to use instead of one made from ``url``; keys are taken from the url all the same,
             without the bucket.
@@ -152,24 +153,18 @@ def _open(
         if scheme == "memory":
             return obstore.store.MemoryStore(), place
         # the prefix stays out of the store: keys in the manifest are those of the bucket
-        root = url[: len(url) - len(urlsplit(url).path)] if scheme in ("s3", "s3a", "gs") else _container(url)
+        root = f"{scheme}://{urlsplit(url).netloc}"
+        own = {name: value for name, value in (config or {}).items() if name not in _CLIENT_OPTIONS}
+        client = {name: value for name, value in (config or {}).items() if name in _CLIENT_OPTIONS}
         made = obstore.store.from_url(
             root,
-            config=dict(config or {}) or None,
-            client_options=dict(client_options or {}) or None,
+            config=own or None,
+            client_options={**client, **(client_options or {})} or None,
             retry_config=dict(retry_config or _RETRY),
         )
     except (obstore.exceptions.BaseError, ValueError, OSError) as error:
         raise BundleError(f"{url} cannot be opened: {_reason(error)}") from error
     return made, place
-
-
-def _container(url: str) -> str:
-    """An Azure URL without what comes after the container."""
-    parts = urlsplit(url)
-    if parts.username:
-        return f"{parts.scheme}://{parts.netloc}"
-    return f"{parts.scheme}://{parts.netloc}/{parts.path.strip('/').partition('/')[0]}"
 
 
 def _obstore() -> Any:
