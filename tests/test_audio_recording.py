@@ -200,6 +200,15 @@ def test_encoding_can_be_done_elsewhere(tmp_path: Path) -> None:
     assert not wav.path.exists()
 
 
+@pytest.mark.parametrize("wanted", ["flac", "opus"])
+def test_an_encoded_recording_is_its_owners_only_as_the_wav_was(tmp_path: Path, wanted: str) -> None:
+    recording = writer(tmp_path / "call.wav", 8_000)
+    assert (tmp_path / "call.wav").stat().st_mode & 0o777 == 0o600
+    facts = encode(recording.finish(1_000), wanted)
+    assert facts.path.name in ("call.flac", "call.ogg")
+    assert facts.path.stat().st_mode & 0o777 == 0o600
+
+
 def test_without_soxr_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soxr", None)
     recording = writer(tmp_path / "call.wav", 24_000)

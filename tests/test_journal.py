@@ -20,6 +20,7 @@ from voicetrace.journal import (
     FILE_NAME,
     JournalError,
     JournalWriter,
+    claimed,
     is_journal,
     is_live,
     journals_in,
@@ -294,6 +295,41 @@ def test_asking_does_not_lock_others_out(path):
     writer.close()
     assert not is_live(path)
     assert not is_live(path)
+
+
+def test_somebody_who_looks_when_a_journal_is_made_does_not_cost_the_call_its_journal(path, monkeypatch):
+    real, looked = journal_module.fcntl.flock, []
+
+    class Fcntl:
+        LOCK_EX, LOCK_NB = journal_module.fcntl.LOCK_EX, journal_module.fcntl.LOCK_NB
+
+        @staticmethod
+        def flock(fd, how):
+            if len(looked) < 3:
+                looked.append(fd)
+                raise BlockingIOError
+            real(fd, how)
+
+    monkeypatch.setattr(journal_module, "fcntl", Fcntl)
+    writer = JournalWriter(path)
+    monkeypatch.undo()
+    assert len(looked) == 3
+    assert is_live(path)
+    writer.close()
+
+
+def test_a_claimed_journal_is_nobody_elses(path):
+    JournalWriter(path).close()
+    with claimed(path) as ours, claimed(path) as theirs:
+        assert (ours, theirs, is_live(path)) == (True, False, True)
+    with claimed(path) as again:
+        assert again
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_is_no_journal_and_nobody_waits_for_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "journal.jsonl")
+    assert not is_journal(tmp_path / "journal.jsonl")
 
 
 def test_without_locks_a_journal_counts_as_dead(path, monkeypatch):

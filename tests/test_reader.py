@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -766,3 +768,11 @@ def test_a_recovered_call_is_finished_and_says_how_it_ended():
     )
     assert call.ended
     assert call.end_reason == "process died"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_or_a_device_is_refused_and_not_read_for_ever(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ValueError, match="is no regular file"):
+            read_calls(source)

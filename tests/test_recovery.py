@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,8 +16,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from voicetrace import events as ev
-from voicetrace import read_calls
-from voicetrace.audio import RecordingWriter
+from voicetrace import read_calls, recovery
+from voicetrace.audio import RecordingWriter, repair
 from voicetrace.call import fold
 from voicetrace.journal import JournalWriter, read_journal
 from voicetrace.messages import Channel, State, TextSource, TimingSource, writer_problems
@@ -280,6 +281,30 @@ def test_a_refusing_exporter_leaves_the_call_to_be_recovered_again(tmp_path):
 def test_no_such_directory(tmp_path):
     with pytest.raises(FileNotFoundError, match="no directory of calls"):
         recover(tmp_path / "nowhere")
+
+
+def test_two_that_recover_the_same_calls_at_once_finish_each_once(tmp_path, monkeypatch):
+    path = leave(tmp_path / "call-1", story()[:-1])
+    others = []
+
+    def in_the_middle(*args, **kwargs):
+        others.append(recover(tmp_path))
+        return repair(*args, **kwargs)
+
+    monkeypatch.setattr(recovery, "repair", in_the_middle)
+    assert len(recover(tmp_path).recovered) == 1
+    assert [(o.recovered, o.running) for o in others] == [([], [path])]
+    assert [type(e).__name__ for e in read_journal(path).events].count("CallEnded") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_what_is_named_as_a_journal_and_is_no_file_is_skipped(tmp_path):
+    (tmp_path / "a" / "journal.jsonl").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / "journal.jsonl")
+    skipped = recover(tmp_path).skipped
+    assert [s.path.parent.name for s in skipped] == ["a", "b"]
+    assert all("no regular file" in s.reason for s in skipped)
 
 
 CHILD = """

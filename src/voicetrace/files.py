@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -302,8 +303,10 @@ def write_json(path: Path, document: Any) -> None:
     """
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(document, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
+        text = json.dumps(document, indent=2, ensure_ascii=True) + "\n"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

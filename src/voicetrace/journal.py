@@ -10,10 +10,12 @@ last line, and names and skips whatever else is no event.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +35,8 @@ except ImportError:  # pragma: no cover - Windows has no advisory locks of this 
 MARK: Final = "voicetrace_journal"
 VERSION: Final = 1
 FILE_NAME: Final = "journal.jsonl"
+# `recover` may look at a journal in the moment between its creation and its lock
+_LOCK_PATIENCE_S: Final = 2.0
 
 
 class JournalError(ValueError):
@@ -55,8 +59,7 @@ class JournalWriter:
         self._torn = False
         _OPEN.add(self)
         try:
-            if fcntl is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._fd, time.monotonic() + _LOCK_PATIENCE_S)
             self._write_line({MARK: VERSION, "pid": os.getpid()})
         except BaseException:
             self.close()
@@ -91,6 +94,21 @@ class JournalWriter:
             os.close(fd)
 
 
+def _lock(fd: int, deadline: float) -> None:
+    """Take the lock that says "in use"; somebody who only looks holds it for a moment (`is_live`)."""
+    if fcntl is None:  # pragma: no cover - no locks on this system
+        return
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
 _OPEN: Final[weakref.WeakSet[JournalWriter]] = weakref.WeakSet()
 
 
@@ -123,6 +141,8 @@ class Journal:
 def is_journal(path: Path) -> bool:
     """Tell by the first line whether a file is a journal of any version; False for what cannot be read."""
     try:
+        if not path.is_file():
+            return False  # to open a pipe would wait for its writer
         with path.open("rb") as file:
             first = file.readline(4096)
         header = json.loads(first)
@@ -194,16 +214,42 @@ def is_live(path: Path) -> bool:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Hold the journal of a dead process as its writer held it; False when a process holds it already.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except PermissionError:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        fd = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            _lock(fd, time.monotonic() + 0.02)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
 def append_events(path: Path, events: Iterable[ev.Event]) -> None:
     """Add events to the journal of a dead process, behind a torn last line if there is one.
 
+    Take it with `claimed` first: two that append at once would end a call twice.
+
     Raises:
-        OSError: the disk refuses, or a process holds the journal.
+        OSError: the disk refuses.
     """
     fd = os.open(path, os.O_RDWR | os.O_APPEND)
     try:
-        if fcntl is not None:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         size = os.fstat(fd).st_size
         torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
         lines = [json.dumps(ev.to_dict(e), separators=(",", ":")) for e in events]

@@ -43,7 +43,11 @@ def read_calls(source: Source) -> list[VoiceCall]:
         path = Path(source)
         if not path.exists():
             raise FileNotFoundError(f"there is no trace or journal at {path}")
-        return _read_directory(path) if path.is_dir() else _in_order(_read_file(path))
+        if path.is_dir():
+            return _read_directory(path)
+        if not path.is_file():  # a pipe or a device: it is read more than once, and may never end
+            raise ValueError(f"{path} is no regular file")
+        return _in_order(_read_file(path))
     if isinstance(source, Mapping):
         if not is_otlp(source):
             raise ValueError("the mapping is no OTLP trace: it has no list 'resourceSpans'")

@@ -19,7 +19,7 @@ from voicetrace.journal import (
     Journal,
     JournalError,
     append_events,
-    is_live,
+    claimed,
     journals_in,
     read_journal,
     voice_call,
@@ -43,7 +43,10 @@ class Skipped:
 
 @dataclass(slots=True)
 class Recovery:
-    """What `recover` found and did. `finished` were whole already; nothing is ever deleted."""
+    """What `recover` found and did; nothing is ever deleted.
+
+    `finished` were whole already. Those `running` are held by their process, or by another `recover`.
+    """
 
     recovered: list[VoiceCall] = field(default_factory=list)
     finished: list[Path] = field(default_factory=list)
@@ -78,9 +81,16 @@ def recover(directory: str | Path, *, exporter: SpanExporter | None = None) -> R
 
 
 def _recover_one(path: Path, report: Recovery, exporter: SpanExporter | None) -> None:
-    if is_live(path):
-        report.running.append(path)
-        return
+    if not path.is_file():
+        raise JournalError(f"{path} is no regular file; it was left as it is")
+    with claimed(path) as ours:  # to the end: two that recover one call would end it twice
+        if ours:
+            _finish(path, report, exporter)
+        else:
+            report.running.append(path)
+
+
+def _finish(path: Path, report: Recovery, exporter: SpanExporter | None) -> None:
     journal = read_journal(path)
     if journal.ended and _beside(path, MESSAGES_NAME).exists():
         report.finished.append(path)

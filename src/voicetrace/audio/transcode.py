@@ -47,6 +47,9 @@ def transcode(wav: Path, wanted: RecordingFormat) -> Path:
         final = wav.with_suffix(SUFFIXES[target])
         part = partial_path(final)
         try:
+            # what people said is private: as the WAV is, not as the process's umask says
+            part.touch(mode=0o600)
+            part.chmod(0o600)
             _encode(source, part, target)
             part.replace(final)
             _sync(final.parent)
