@@ -11,6 +11,6 @@ except ImportError as error:  # pragma: no cover - exercised by the bare-wheel c
         "`pip install voicetrace[pipecat]`"
     ) from error
 
-from voicetrace.integrations.pipecat.processor import VoiceTraceProcessor
+from voicetrace.integrations.pipecat.processor import VoiceTraceProcessor, follow, setup_pipeline_worker
 
-__all__ = ["VoiceTraceProcessor"]
+__all__ = ["VoiceTraceProcessor", "follow", "setup_pipeline_worker"]

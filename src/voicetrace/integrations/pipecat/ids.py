@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids for a context whose messages have none (contract, section 2).
+"""Ids for contexts whose messages have none (contract, section 2).
 
-A list of ids runs parallel to the context's messages. It is re-mapped whenever the context was rewritten:
+A list of ids runs parallel to each context's messages. It is re-mapped whenever the context was rewritten:
 by the identity of the message objects first (a summary keeps the recent ones), then by a hash of their
 content, in order (a deep copy); what is left is new. The hash stays in memory and is never logged.
 """
@@ -11,8 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from pipecat.processors.aggregators.llm_context import LLMContext
+
+# (message, id), in order. The objects are kept alive on purpose: an id() must not be reused for another
+# message. One list per context, whoever asks: two workers that share a context share its ids.
+_Known = list[tuple[Any, str]]
+_CONTEXTS: weakref.WeakKeyDictionary[LLMContext, _Known] = weakref.WeakKeyDictionary()
 
 
 def new_id() -> str:
@@ -29,24 +38,69 @@ def content_hash(message: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-class ContextIds:
-    """The ids of one context's messages. Loop-affine, like the context.
+def role_of(message: Any) -> str:
+    """The message's role; empty where it has none."""
+    return str(message.get("role") or "") if isinstance(message, dict) else ""
 
-    Applications may change the live list at any time, so `sync` is called before every use.
+
+def text_of(message: Any) -> str:
+    """The message's text; empty where it is made of parts."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, str) else ""
+
+
+class ContextIds:
+    """The ids of the contexts of one call. Loop-affine, like the contexts.
+
+    Applications may change a live list at any time, so ids are brought in step before every use.
     """
 
     def __init__(self, make_id: Callable[[], str] = new_id) -> None:
         self._make_id = make_id
-        # the objects are kept alive on purpose: an id() must not be reused for another message
-        self._known: list[tuple[Any, str]] = []
+        self._seen: weakref.WeakSet[LLMContext] = weakref.WeakSet()
+        self._reserved: deque[str] = deque()
+        self._attempt: tuple[str, str] | None = None  # the text of a speculated turn, and its id
 
-    def sync(self, messages: Sequence[Any]) -> tuple[str, ...]:
-        """The ids of these messages, in order, after bringing the parallel list in step with them."""
-        if len(messages) == len(self._known) and all(
-            old is new for (old, _), new in zip(self._known, messages, strict=True)
-        ):
-            return tuple(i for _, i in self._known)
-        by_identity = {id(message): index for index, (message, _) in enumerate(self._known)}
+    def reserve(self) -> str:
+        """An id for a user message that will be appended later; the next new one gets it."""
+        item_id = self._make_id()
+        self._reserved.append(item_id)
+        return item_id
+
+    def of(self, context: LLMContext) -> tuple[str, ...]:
+        """The ids of the context's messages, in order."""
+        messages = context.messages
+        known = _CONTEXTS.get(context)
+        self._seen.add(context)
+        if known is not None and len(known) == len(messages):
+            if all(old is new for (old, _), new in zip(known, messages, strict=True)):
+                return tuple(i for _, i in known)
+        ids = self._match(messages, known if known is not None else self._pool(context))
+        _CONTEXTS[context] = list(zip(messages, ids, strict=True))
+        return tuple(ids)
+
+    def of_attempt(self, context: LLMContext) -> tuple[str, ...]:
+        """The ids of a speculative copy, whose last message is not in the conversation, and may never be."""
+        messages = context.messages
+        ids = self._match(messages[:-1], self._pool(context))
+        if self._attempt is None or self._attempt[0] != text_of(messages[-1]):
+            self._attempt = (text_of(messages[-1]), self._make_id())
+        return (*ids, self._attempt[1])
+
+    def drop_attempt(self) -> None:
+        """The user went on speaking: the attempt's message will not come."""
+        self._attempt = None
+
+    def _pool(self, context: LLMContext) -> _Known:
+        """What a context not seen before may share with the call's others."""
+        pool: dict[str, Any] = {}
+        for other in list(self._seen):
+            if other is not context:
+                pool.update((i, message) for message, i in _CONTEXTS.get(other, ()))
+        return [(message, i) for i, message in pool.items()]
+
+    def _match(self, messages: Sequence[Any], known: _Known) -> list[str]:
+        by_identity = {id(message): index for index, (message, _) in enumerate(known)}
         ids: list[str | None] = []
         taken: set[int] = set()
         for message in messages:
@@ -55,21 +109,23 @@ class ContextIds:
                 ids.append(None)
             else:
                 taken.add(index)
-                ids.append(self._known[index][1])
-        if None in ids:
-            self._match_by_content(messages, ids, taken)
-        self._known = [
-            (message, found or self._make_id()) for message, found in zip(messages, ids, strict=True)
-        ]
-        return tuple(i for _, i in self._known)
+                ids.append(known[index][1])
+        if None in ids and len(taken) < len(known):
+            left: dict[str, list[int]] = {}
+            for index, (message, _) in enumerate(known):
+                if index not in taken:
+                    left.setdefault(content_hash(message), []).append(index)
+            for position, message in enumerate(messages):
+                if ids[position] is None and (same := left.get(content_hash(message))):
+                    ids[position] = known[same.pop(0)][1]
+        return [found or self._new(message) for message, found in zip(messages, ids, strict=True)]
 
-    def _match_by_content(self, messages: Sequence[Any], ids: list[str | None], taken: set[int]) -> None:
-        left: dict[str, list[int]] = {}
-        for index, (message, _) in enumerate(self._known):
-            if index not in taken:
-                left.setdefault(content_hash(message), []).append(index)
-        if not left:
-            return
-        for position, message in enumerate(messages):
-            if ids[position] is None and (same := left.get(content_hash(message))):
-                ids[position] = self._known[same.pop(0)][1]
+    def _new(self, message: Any) -> str:
+        if role_of(message) == "user":
+            if self._attempt is not None and self._attempt[0] == text_of(message):
+                item_id = self._attempt[1]
+                self._attempt = None
+                return item_id
+            if self._reserved:
+                return self._reserved.popleft()
+        return self._make_id()

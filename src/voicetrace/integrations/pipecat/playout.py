@@ -46,6 +46,7 @@ class Bracket:
     """A TTS context that is playing at one destination."""
 
     context_id: str
+    speech_id: str
     started_ms: int | None = None
     position_ms: float = 0.0  # of this context's audio, over all its runs
     run: Run | None = None

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assistant's side of a pipeline: LLM runs, TTS contexts, playout, and the messages they become.
 
-A *run* is one LLM call, a *context* one TTS context. A run's contexts are one speech; a `TTSSpeakFrame`'s
-context is a speech of its own. Runs are followed through the pipeline by metadata on their frames, contexts
-by their ids, so nothing is matched by time (pipecat-capture.md, section 2).
+A *run* is one LLM call, a *context* one TTS context. A run's contexts are one speech, which is one message;
+a `TTSSpeakFrame`'s context is a speech of its own. Runs are followed through the pipeline by metadata on
+their frames, contexts by their ids, so nothing is matched by time (pipecat-capture.md, section 2).
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +22,7 @@ from pipecat.frames.frames import (
     Frame,
     FunctionCallsStartedFrame,
     InterruptionFrame,
-    LLMContextAssistantTimestampFrame,
+    LLMAssistantPushAggregationFrame,
     LLMContextFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
@@ -38,19 +38,24 @@ from pipecat.utils.string import TextPartForConcatenation, concatenate_aggregate
 
 from voicetrace import events as ev
 from voicetrace import semconv
-from voicetrace.integrations.pipecat.ids import ContextIds
+from voicetrace.integrations.pipecat.ids import ContextIds, role_of, text_of
 from voicetrace.integrations.pipecat.playout import Bracket, PlayoutClock
+from voicetrace.integrations.pipecat.spans import CURRENT_RUN
 from voicetrace.integrations.pipecat.user import Siblings
 from voicetrace.live import LiveCall
 from voicetrace.messages import Channel, TextSource
 
 RUN_KEY: Final = "voicetrace.run"
+SPEECH_KEY: Final = "voicetrace.speech"  # of a realtime service, whose frames name no TTS context
 # The chunk that is being written when an interruption comes still plays; it is at most this long.
 CUT_GRACE_S: Final = 0.1
+# A word counts as heard when half of it was; of the last one, whose end nobody says, at most this much.
+LONG_WORD_S: Final = 0.4
+# Speeches that are over and committed are remembered this long, for frames that are still on their way.
+REMEMBERED: Final = 256
 
-# the LLM run that the running task works for; a native `llm` span that starts in it is the run's
-CURRENT_RUN: ContextVar[Run | None] = ContextVar("voicetrace_pipecat_run", default=None)
-_SPOKEN_RUN: ContextVar[str | None] = ContextVar("voicetrace_pipecat_spoken", default=None)
+_SPOKEN_RUN: ContextVar[Run | None] = ContextVar("voicetrace_pipecat_spoken", default=None)
+_RUN_NUMBERS = itertools.count(1)  # of the process: a run's frames may cross into another pipeline
 
 
 @dataclass(slots=True)
@@ -62,24 +67,46 @@ class Word:
     spaced: bool  # it brings its own spaces
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Context:
-    """One TTS context."""
+    """One TTS context: what was asked for, what the provider timed, and whether it is over."""
 
     context_id: str
-    key: str  # of the speech it belongs to
-    run: str | None
+    speech: Speech
     texts: list[str] = field(default_factory=list)
-    told: bool = False  # its record exists
     words: list[Word] = field(default_factory=list)
     interruptible: bool = True
     finished: bool = False  # nothing more of it will play
     cut: bool = False
+
+    @property
+    def text(self) -> str:
+        """All that was asked for."""
+        return "".join(self.texts)
+
+
+@dataclass(slots=True, eq=False)
+class Speech:
+    """One message in the making."""
+
+    key: str
+    run: Run | None
+    origin: str
+    source: TextSource = TextSource.TTS_INPUT
+    contexts: list[Context] = field(default_factory=list)
+    told: bool = False  # its record exists
     contributed: bool = False  # some of its text reached the assistant aggregator
+    awaits: bool = True  # it may still be committed
     committed: bool = False
+    ended: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether none of its contexts will play on."""
+        return all(c.finished for c in self.contexts)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """One LLM call."""
 
@@ -87,14 +114,15 @@ class Run:
     adapter: SpeechAdapter
     context_ids: tuple[str | None, ...]
     answers: str | None
+    attempt: bool = False  # of a turn that may go on
     span: Span | None = None
     own_span: bool = False
     started_ns: int | None = None
     text: str = ""
-    contexts: list[str] = field(default_factory=list)
+    speeches: list[Speech] = field(default_factory=list)
+    contributed: bool = False  # its text reached the assistant aggregator, without a TTS
     closed: bool = False  # all its text went through the TTS, or never will
-    contributed: bool = False
-    committed: bool = False
+    settled: bool = False  # and it was told that no more speeches come of it
 
 
 class SpeechAdapter:
@@ -103,50 +131,51 @@ class SpeechAdapter:
     def __init__(self, call: LiveCall, ids: ContextIds) -> None:
         self._call = call
         self._ids = ids
-        self._numbers = itertools.count(1)
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, Run] = {}  # open ones
+        self._speeches: dict[str, Speech] = {}
         self._contexts: dict[str, Context] = {}
+        self._open: dict[str, Context] = {}  # not finished
+        self._waiting: list[Speech] = []  # contributed to the context, and not committed
+        self._committing: Run | LLMAssistantPushAggregationFrame | None = None
         self._brackets: dict[str | None, Bracket] = {}  # by transport destination
         self._clocks: dict[str | None, PlayoutClock] = {}
+        self._recorded: tuple[str | None] | None = None  # the destination whose audio is kept
         self._siblings = Siblings()
         self._tracer: otel.Tracer | None = None
         self._cut_timer: asyncio.TimerHandle | None = None
+        self.has_tts = self.has_assistant = False
+        self.on_cut: Callable[[Bracket], None] = lambda _: None
         # for the span processor, which may run on any thread
         self.span_started = call.guard.wrap("llm_span_started", self.llm_span_started)
         self.span_ended = call.guard.wrap("llm_span_ended", self.llm_span_ended)
+        self._close = call.guard.wrap("llm_run_closed", self._close_run)
 
     def use_tracer(self, tracer: otel.Tracer | None) -> None:
         """Make LLM step spans of our own with this tracer where the service opens none."""
         self._tracer = tracer
 
     # -- LLM services --------------------------------------------------------------------------------
-    def llm_receives(self, frame: Frame) -> None:
-        """An LLM service is about to process a frame; a context frame is a run that starts in this task."""
-        if not isinstance(frame, LLMContextFrame):
-            return
-        messages: Sequence[Any] = frame.context.messages
-        context_ids: list[str | None] = list(self._context_ids(messages, speculative=frame.speculation))
-        run = Run(
-            run_id=f"run_{next(self._numbers)}",
-            adapter=self,
-            context_ids=tuple(context_ids),
-            answers=_last_user(messages, context_ids),
-        )
-        self._runs[run.run_id] = run
+    def llm_receives(self, frame: LLMContextFrame) -> None:
+        """An LLM service is about to process a context: a run that starts in this task."""
+        attempt = bool(getattr(frame, "speculation", False))
+        ids = self._ids.of_attempt(frame.context) if attempt else self._ids.of(frame.context)
+        run = self.new_run(ids, _last_user(frame.context.messages, ids))
+        run.attempt = attempt
         CURRENT_RUN.set(run)
 
-    def _context_ids(self, messages: Sequence[Any], *, speculative: bool) -> Sequence[str | None]:
-        if not speculative:
-            return self._ids.sync(messages)
-        # a provisional copy whose last message is not in the conversation
-        return (*self._ids.sync(messages[:-1]), None)
+    def new_run(self, context_ids: Sequence[str | None], answers: str | None) -> Run:
+        """Remember an LLM call."""
+        run = Run(f"run_{next(_RUN_NUMBERS)}", self, tuple(context_ids), answers)
+        self._runs[run.run_id] = run
+        return run
 
     def llm_span_started(self, run: Run, span: Span) -> None:
         """The service opened its own span for the run."""
         if run.span is None:
-            self._bind(run, span)
+            self.bind_step(run, span)
 
-    def _bind(self, run: Run, span: Span) -> None:
+    def bind_step(self, run: Run, span: Span) -> None:
+        """This span is the run's LLM step."""
         run.span = span
         self._call.start_step(
             span,
@@ -156,29 +185,27 @@ class SpeechAdapter:
             answers=run.answers,
             awaits_speech=True,
         )
-        for key in dict.fromkeys(self._contexts[c].key for c in run.contexts):
-            self._link(run, key)
+        for speech in run.speeches:
+            if speech.told:
+                self._link(run, speech.key)
 
-    def llm_pushes(self, frame: Frame) -> None:
-        """An LLM service is about to push a frame: stamp it with its run, which travels with it."""
-        run = CURRENT_RUN.get()
-        if run is None or run.adapter is not self:
-            return
+    def llm_pushes(self, run: Run, frame: Frame) -> None:
+        """An LLM service is about to push a frame of this run: stamp it; the stamp travels with it."""
         if isinstance(frame, LLMFullResponseStartFrame):
             run.started_ns = int((self._call.origin_unix_ms + self._call.precise_ms()) * 1e6)
             frame.metadata[RUN_KEY] = run.run_id
         elif isinstance(frame, LLMTextFrame):
             frame.metadata[RUN_KEY] = run.run_id
             run.text += frame.text
-            self._span_of_our_own(run)
+            self.span_of_our_own(run)
         elif isinstance(frame, FunctionCallsStartedFrame):
-            self._span_of_our_own(run)
+            self.span_of_our_own(run)
         elif isinstance(frame, LLMFullResponseEndFrame):
             frame.metadata[RUN_KEY] = run.run_id
-            self._span_of_our_own(run)
+            self.span_of_our_own(run)
             self._end_own_span(run)
 
-    def _span_of_our_own(self, run: Run) -> None:
+    def span_of_our_own(self, run: Run) -> None:
         """The service's span opens before its first word; none by then means that it opens none."""
         if run.span is not None or self._tracer is None:
             return
@@ -190,14 +217,14 @@ class SpeechAdapter:
         )
         if isinstance(span, Span):
             run.own_span = True
-            self._bind(run, span)
+            self.bind_step(run, span)
 
     def _end_own_span(self, run: Run) -> None:
         if run.own_span and run.span is not None and run.span.is_recording():
             run.span.end()
-            self.llm_span_ended(run.span)
+            self.llm_span_ended(run, run.span)
 
-    def llm_span_ended(self, span: Any) -> None:
+    def llm_span_ended(self, run: Run, span: Any) -> None:
         """The run's span ended."""
         status = span.status
         error = "" if status.is_ok or status.is_unset else (status.description or "error")
@@ -207,80 +234,112 @@ class SpeechAdapter:
             )
         )
 
+    def attempt_dropped(self) -> None:
+        """The user went on speaking: what was generated for the turn so far is thrown away."""
+        self._ids.drop_attempt()
+        for run in [r for r in self._runs.values() if r.attempt and not r.speeches]:
+            self._close_run(run)
+
     # -- TTS services --------------------------------------------------------------------------------
     def tts_receives(self, frame: Frame) -> None:
         """A TTS service is about to process a frame: what it requests next is of this frame's run."""
-        if isinstance(frame, LLMTextFrame | LLMFullResponseStartFrame | LLMFullResponseEndFrame):
-            _SPOKEN_RUN.set(frame.metadata.get(RUN_KEY))
-        elif isinstance(frame, TTSSpeakFrame):
-            _SPOKEN_RUN.set(None)
+        spoken = None if isinstance(frame, TTSSpeakFrame) else self._runs.get(frame.metadata.get(RUN_KEY, ""))
+        _SPOKEN_RUN.set(spoken)
 
     def tts_received(self, frame: Frame) -> None:
-        """A TTS service has processed a frame; at a response's end all its text was requested."""
-        if isinstance(frame, LLMFullResponseEndFrame):
-            run = self._runs.get(frame.metadata.get(RUN_KEY, ""))
-            if run is not None:
-                self._close_run(run)
+        """A TTS service has processed a response's end: all its text was requested."""
+        run = self._runs.get(frame.metadata.get(RUN_KEY, ""))
+        if run is not None:
+            # the last request is told in a task of its own, which is next
+            asyncio.get_running_loop().call_soon(self._close, run)
 
     def tts_requested(self, context_id: str, text: str, *, tokens: bool) -> None:
         """Text was sent to be spoken. Runs in a task of its own that inherited the frame's run."""
-        context = self._context(context_id)
+        context = self._contexts.get(context_id)
+        if context is None:
+            run = _SPOKEN_RUN.get()
+            context = self._new_context(context_id, run if run is not None and run.adapter is self else None)
         if context.finished:
             return
-        piece = text if not context.texts else _joiner(context.texts[-1], text, tokens=tokens) + text
+        if context.texts:
+            before = context.texts[-1]
+        else:
+            before = "." if context is not context.speech.contexts[0] else " "
+        piece = _joiner(before, text, tokens=tokens and bool(context.texts)) + text
         context.texts.append(piece)
-        if context.told:
-            self._tell_text(context, piece)
+        if context.speech.told:
+            self.tell_text(context.speech, piece)
 
     def words_timed(
         self, context_id: str | None, words: Sequence[tuple[str, float]], *, spaced: bool
     ) -> None:
         """The provider said where words start in the context's audio."""
-        if context_id is None:
-            return
-        context = self._context(context_id)
-        context.words += [Word(text, start_s, spaced) for text, start_s in words]
+        context = self._contexts.get(context_id or "")
+        if context is not None:
+            context.words += [Word(text, start_s, spaced) for text, start_s in words]
 
-    def tts_pushes(self, frame: Frame) -> None:
-        """A TTS service is about to push a frame: its start is where the speech takes its place."""
-        if isinstance(frame, TTSStartedFrame) and frame.context_id is not None:
+    def tts_starts(self, frame: TTSStartedFrame) -> None:
+        """A TTS service is about to push a context's start: the speech takes its place in the order."""
+        if frame.context_id is not None:
             context = self._context(frame.context_id)
-            context.interruptible = frame.interruptible
-            self._tell(context)
+            context.interruptible = context.interruptible and frame.interruptible
+            context.speech.awaits = frame.append_to_context
+            self.tell(context.speech)
 
     def _context(self, context_id: str) -> Context:
-        context = self._contexts.get(context_id)
-        if context is None:
-            run = self._runs.get(_SPOKEN_RUN.get() or "")
-            key = context_id
-            if run is not None:
-                key = self._contexts[run.contexts[0]].key if run.contexts else context_id
-                run.contexts.append(context_id)
-            context = Context(context_id, key, run.run_id if run is not None else None)
-            self._contexts[context_id] = context
+        return self._contexts.get(context_id) or self._new_context(context_id, None)
+
+    def _new_context(self, context_id: str, run: Run | None) -> Context:
+        speech = run.speeches[-1] if run is not None and run.speeches else None
+        if speech is None or speech.ended:
+            speech = self.new_speech(context_id, run)
+        return self.add_context(context_id, speech)
+
+    def new_speech(self, key: str, run: Run | None, *, origin: str | None = None) -> Speech:
+        """A message that may come of this."""
+        speech = Speech(key, run, origin or ("say" if run is None else "reply"))
+        self._speeches[key] = speech
+        if run is not None:
+            run.speeches.append(speech)
+        self._forget()
+        return speech
+
+    def add_context(self, context_id: str, speech: Speech) -> Context:
+        """Audio of the speech will come under this id."""
+        context = Context(context_id, speech)
+        speech.contexts.append(context)
+        self._contexts[context_id] = self._open[context_id] = context
         return context
 
-    def _tell(self, context: Context) -> None:
-        """Make the context's record known, with the text it has by now."""
-        if context.told:
+    def _forget(self) -> None:
+        if len(self._speeches) <= REMEMBERED:
             return
-        context.told = True
-        run = self._runs.get(context.run or "")
-        self._call.emit(
-            ev.SpeechCreated(
-                at_ms=self._call.now_ms(), speech_id=context.key, origin="say" if run is None else "reply"
-            )
-        )
-        if run is not None:
-            self._link(run, context.key)
-        for number, piece in enumerate(context.texts):
-            first_of_more = number == 0 and context.key != context.context_id
-            self._tell_text(context, f" {piece}" if first_of_more else piece)
+        for key, speech in list(self._speeches.items())[: -REMEMBERED // 2]:
+            if speech.ended:
+                del self._speeches[key]
+                for context in speech.contexts:
+                    del self._contexts[context.context_id]
 
-    def _tell_text(self, context: Context, text: str) -> None:
+    def tell(self, speech: Speech) -> None:
+        """Make the speech's record known, with the text it has by now."""
+        if speech.told:
+            return
+        speech.told = True
+        self._call.emit(
+            ev.SpeechCreated(at_ms=self._call.now_ms(), speech_id=speech.key, origin=speech.origin)  # type: ignore[arg-type]
+        )
+        if speech.run is not None:
+            self._link(speech.run, speech.key)
+        for context in speech.contexts:
+            for piece in context.texts:
+                self.tell_text(speech, piece)
+        self._settle_run(speech.run)
+
+    def tell_text(self, speech: Speech, text: str) -> None:
+        """More of the speech's text."""
         self._call.emit(
             ev.SpeechText(
-                at_ms=self._call.now_ms(), speech_id=context.key, text=text, source=TextSource.TTS_INPUT
+                at_ms=self._call.now_ms(), speech_id=speech.key, text=text, source=speech.source
             )
         )
 
@@ -295,34 +354,45 @@ class SpeechAdapter:
             )
 
     def _close_run(self, run: Run) -> None:
-        if not run.closed:
-            run.closed = True
-            self._end_own_span(run)
+        if run.closed:
+            return
+        run.closed = True
+        self._runs.pop(run.run_id, None)
+        self._end_own_span(run)
+        for speech in run.speeches:
+            self._end_if_over(speech)
+        self._settle_run(run)
+
+    def _settle_run(self, run: Run | None) -> None:
+        """Say that no more speeches come of the run, once each that may come has a record or is over."""
+        if run is not None and run.closed and not run.settled and all(s.told or s.ended for s in run.speeches):
+            run.settled = True
             self._link(run, None)
-            self._end_speech_if_over(run.contexts)
 
     # -- the output transport ------------------------------------------------------------------------
-    def output_pushes(self, frame: Frame) -> None:
-        """The output transport is about to push a frame; audio was written just before."""
-        if isinstance(frame, TTSAudioRawFrame):
-            self._chunk(frame)
-        elif isinstance(frame, TTSStartedFrame):
-            self._bracket_starts(frame)
-        elif isinstance(frame, TTSStoppedFrame):
-            self._bracket_stops(frame)
-        elif isinstance(frame, InterruptionFrame) and self._siblings.is_first(frame):
-            self._interrupted()
-
     def _clock(self, destination: str | None) -> PlayoutClock:
         clock = self._clocks.get(destination)
         if clock is None:
-            keep = Channel.AGENT in self._call.files.wants_audio
             clock = PlayoutClock(
-                lambda start, end, d=destination: self._on_run(d, start, end),  # type: ignore[misc]
-                self._call.files.agent_audio if keep else None,
+                lambda start, end: self._on_run(destination, start, end),
+                self._call.files.agent_audio if self._keeps(destination) else None,
             )
             self._clocks[destination] = clock
         return clock
+
+    def _keeps(self, destination: str | None) -> bool:
+        """Whether this destination's audio is recorded: the channel holds one, the first that plays."""
+        if Channel.AGENT not in self._call.files.wants_audio:
+            return False
+        if self._recorded is None:
+            self._recorded = (destination,)
+        elif self._recorded[0] != destination:
+            self._call.fault(
+                f"the audio sent to {_place(destination)} is not recorded: "
+                f"the agent's channel holds what {_place(self._recorded[0])} played"
+            )
+            return False
+        return True
 
     def _on_run(self, destination: str | None, start_ms: int, end_ms: int) -> None:
         bracket = self._brackets.get(destination)
@@ -330,44 +400,49 @@ class SpeechAdapter:
             self._call.emit(
                 ev.PlayoutRun(
                     at_ms=self._call.now_ms(),
-                    speech_id=self._contexts[bracket.context_id].key,
+                    speech_id=bracket.speech_id,
                     start_ms=start_ms,
                     end_ms=end_ms,
                 )
             )
 
-    def _bracket_starts(self, frame: TTSStartedFrame) -> None:
-        if frame.context_id is None:
+    def output_starts(self, frame: TTSStartedFrame) -> None:
+        """The output has come to a context: the audio that follows is its."""
+        context_id = frame.context_id or frame.metadata.get(SPEECH_KEY)
+        if context_id is None:
             return
         destination = frame.transport_destination
         self._finish_bracket(destination, interrupted=False)
-        context = self._context(frame.context_id)
-        self._tell(context)
-        self._brackets[destination] = Bracket(frame.context_id)
+        context = self._context(context_id)
+        if context.finished and context.cut:
+            return
+        context.finished = False  # a service that was quiet for long starts the same context again
+        self._open[context_id] = context
+        self.tell(context.speech)
+        self._brackets[destination] = Bracket(context_id, context.speech.key)
 
-    def _chunk(self, frame: TTSAudioRawFrame) -> None:
+    def output_plays(self, frame: TTSAudioRawFrame) -> None:
+        """The output has written a chunk."""
         destination = frame.transport_destination
         bracket = self._brackets.get(destination)
         if bracket is None:
             return
-        clock = self._clock(destination)
-        first = clock.chunk(
+        first = self._clock(destination).chunk(
             bracket, self._call.precise_ms(), bytes(frame.audio), frame.sample_rate, frame.num_channels
         )
         if first and bracket.started_ms is not None:
             self._call.emit(
                 ev.PlayoutStarted(
-                    at_ms=self._call.now_ms(),
-                    speech_id=self._contexts[bracket.context_id].key,
-                    start_ms=bracket.started_ms,
+                    at_ms=self._call.now_ms(), speech_id=bracket.speech_id, start_ms=bracket.started_ms
                 )
             )
         if self._contexts[bracket.context_id].cut:
             self._finish_bracket(destination, interrupted=True)
 
-    def _bracket_stops(self, frame: TTSStoppedFrame) -> None:
+    def output_stops(self, frame: TTSStoppedFrame) -> None:
+        """The output has come to a context's end."""
         bracket = self._brackets.get(frame.transport_destination)
-        if bracket is not None and bracket.context_id == frame.context_id:
+        if bracket is not None and bracket.context_id == (frame.context_id or frame.metadata.get(SPEECH_KEY)):
             self._finish_bracket(frame.transport_destination, interrupted=False)
 
     def _finish_bracket(self, destination: str | None, *, interrupted: bool) -> None:
@@ -378,153 +453,215 @@ class SpeechAdapter:
         del self._brackets[destination]
         context = self._contexts[bracket.context_id]
         cut = interrupted or context.cut
-        context.finished = True
         if bracket.started_ms is not None:
+            if cut:
+                self.on_cut(bracket)
+            heard = self._heard(context, bracket.position_ms if cut else None)
             self._call.emit(
                 ev.PlayoutFinished(
                     at_ms=self._call.now_ms(),
-                    speech_id=context.key,
+                    speech_id=context.speech.key,
                     interrupted=cut,
                     position_ms=round(bracket.position_ms),
-                    aligned=bool(context.words),
-                    heard_text=self._heard(context, bracket.position_ms if cut else None),
+                    aligned=heard is not None,
+                    heard_text=heard,
                 )
             )
-        self._end_speech_if_over([context.context_id])
+        self._finish(context)
 
-    def _heard(self, context: Context, position_ms: float | None) -> str | None:
+    def _heard(self, context: Context, cut_at_ms: float | None) -> str | None:
         """The words whose audio was played: by their offset in it, not by a timer (decision 8)."""
-        if not context.words:
-            return None
         words = context.words
-        if position_ms is not None:
+        if not words:
+            return None
+        if cut_at_ms is not None:
             ends = [w.start_s for w in words[1:]] + [float("inf")]
             words = [
                 word
                 for word, end_s in zip(words, ends, strict=True)
-                # half of a word is enough to have heard it; the last one has no end of its own
-                if (word.start_s + min(end_s - word.start_s, 0.4) / 2) * 1000 <= position_ms
+                if (word.start_s + min(end_s - word.start_s, LONG_WORD_S) / 2) * 1000 <= cut_at_ms
             ]
         parts = [TextPartForConcatenation(w.text, includes_inter_part_spaces=w.spaced) for w in words]
         text = concatenate_aggregated_text(parts)
-        return text if context.key == context.context_id else f" {text}"
+        if cut_at_ms is None and _rest(context.text, text):
+            return None  # it has no times for its last words: whether they were spoken is not known
+        return text if context is context.speech.contexts[0] else f" {text}"
 
-    def _interrupted(self) -> None:
+    def interrupted(self, frame: InterruptionFrame) -> None:
         """Everything interruptible that has not finished is over; what is being written still plays."""
-        for run in self._runs.values():
-            if not run.closed and all(self._contexts[c].interruptible for c in run.contexts):
-                self._close_run(run)
+        if not self._siblings.is_first(frame):
+            return
+        for run in list(self._runs.values()):
+            if all(c.interruptible for s in run.speeches for c in s.contexts):
+                self._cut_run(run)
         playing = {b.context_id for b in self._brackets.values()}
-        for context in self._contexts.values():
-            if context.finished or not context.interruptible:
-                continue
-            context.cut = True
-            if context.context_id not in playing:
-                self._never_played(context)
+        for context in list(self._open.values()):
+            if context.interruptible:
+                context.cut = True
+                if context.context_id not in playing:
+                    self.never_played(context)
         if any(self._contexts[c].cut for c in playing):
-            loop = asyncio.get_running_loop()
-            self._cut_timer = loop.call_later(
+            self._cut_timer = asyncio.get_running_loop().call_later(
                 CUT_GRACE_S, self._call.guard.wrap("interruption", self._cut_over)
             )
+
+    def _cut_run(self, run: Run) -> None:
+        """The model was stopped; what it wrote and nobody asked the TTS for is part of what it generated."""
+        if not run.attempt or run.speeches:
+            asked = "".join(c.text for s in run.speeches for c in s.contexts)
+            rest = _rest(run.text, asked)
+            if run.speeches and rest.strip() and not run.speeches[-1].ended:
+                speech = run.speeches[-1]
+                speech.contexts[-1].texts.append(rest)
+                if speech.told:
+                    self.tell_text(speech, rest)
+            elif not run.speeches and rest.strip() and (self.has_tts or run.contributed):
+                speech = self.new_speech(run.run_id, run)
+                self.tell(speech)
+                self.tell_text(speech, run.text)
+                if run.contributed:
+                    self._waiting.append(speech)
+        self._close_run(run)
 
     def _cut_over(self) -> None:
         for destination, bracket in list(self._brackets.items()):
             if self._contexts[bracket.context_id].cut:
                 self._finish_bracket(destination, interrupted=True)
 
-    def _never_played(self, context: Context) -> None:
+    def never_played(self, context: Context) -> None:
+        """The context is over before its first sound: asked for, so it is a message, if an unplayed one."""
         if context.texts:
-            self._tell(context)  # it was asked for, so it is a message, if an unplayed one
-        context.finished = True
-        self._end_speech_if_over([context.context_id])
+            self.tell(context.speech)
+        self._finish(context)
 
-    def _end_speech_if_over(self, context_ids: Sequence[str]) -> None:
-        for key in dict.fromkeys(self._contexts[c].key for c in context_ids):
-            parts = [c for c in self._contexts.values() if c.key == key]
-            run = self._runs.get(parts[0].run or "")
-            if all(c.finished for c in parts) and (run is None or run.closed) and any(c.told for c in parts):
-                self._call.emit(ev.SpeechEnded(at_ms=self._call.now_ms(), speech_id=key))
+    def _finish(self, context: Context) -> None:
+        context.finished = True
+        self._open.pop(context.context_id, None)
+        self._end_if_over(context.speech)
+
+    def _end_if_over(self, speech: Speech) -> None:
+        if speech.ended or not speech.finished or (speech.run is not None and not speech.run.closed):
+            return
+        if self.has_assistant and speech.awaits and not speech.committed:
+            if speech.contributed or not any(c.cut for c in speech.contexts):
+                return  # its message is appended when the last of its text has reached the aggregator
+        speech.ended = True
+        if speech.told:
+            self._call.emit(ev.SpeechEnded(at_ms=self._call.now_ms(), speech_id=speech.key))
+        self._settle_run(speech.run)
 
     # -- the assistant aggregator --------------------------------------------------------------------
-    def aggregator_received(self, frame: Frame) -> None:
-        """The assistant aggregator has processed a frame: text of a context, or of a run without a TTS."""
-        if isinstance(frame, TTSTextFrame) and frame.context_id in self._contexts:
-            self._contexts[frame.context_id].contributed = True
+    def assistant_receives(self, frame: Frame) -> None:
+        """The assistant aggregator is about to process a frame: text, or what makes it commit its text."""
+        if isinstance(frame, TTSTextFrame):
+            context = self._contexts.get(frame.context_id or frame.metadata.get(SPEECH_KEY, ""))
+            if context is not None and frame.append_to_context:
+                self._contributes(context.speech)
         elif isinstance(frame, LLMTextFrame):
             run = self._runs.get(frame.metadata.get(RUN_KEY, ""))
-            if run is not None:
+            if run is not None and not run.speeches:
                 run.contributed = True
+        elif isinstance(frame, LLMFullResponseEndFrame):
+            run = self._runs.get(frame.metadata.get(RUN_KEY, "")) or self._ended_run(frame)
+            self._committing = run
+            if run is not None and not run.closed and not run.contributed:
+                self._close_run(run)  # no TTS took its end, and nothing of it enters the context
+            self._await_no_more(run.speeches if run is not None else ())
+        elif isinstance(frame, LLMAssistantPushAggregationFrame):
+            self._committing = frame
+            self._await_no_more([s for s in self._speeches.values() if s.run is None])
+        else:  # an interruption or the end
+            self._committing = None
+            self._await_no_more(list(self._speeches.values()))
 
-    def aggregator_pushes(self, aggregator: LLMAssistantAggregator, frame: Frame) -> None:
-        """The aggregator is about to push a frame; its timestamp frame follows each message it appended."""
-        if not isinstance(frame, LLMContextAssistantTimestampFrame):
-            return
-        messages = aggregator.context.messages
-        ids = self._ids.sync(messages)
+    def _await_no_more(self, speeches: Iterable[Speech]) -> None:
+        """Everything these had to say has reached the aggregator: what did not contribute never will."""
+        for speech in speeches:
+            if speech.finished and not speech.contributed:
+                speech.awaits = False
+                self._end_if_over(speech)
+
+    def _contributes(self, speech: Speech) -> None:
+        speech.contributed = True
+        if not speech.committed and speech not in self._waiting:
+            self._waiting.append(speech)
+
+    def _ended_run(self, frame: Frame) -> Run | None:
+        run_id = frame.metadata.get(RUN_KEY)
+        runs = (s.run for s in reversed(self._speeches.values()) if s.run is not None)
+        return next((run for run in runs if run.run_id == run_id), None)
+
+    def assistant_commits(self, aggregator: LLMAssistantAggregator) -> None:
+        """The aggregator is about to push the timestamp that follows each message it appended."""
+        ids = self._ids.of(aggregator.context)
         if ids:
-            self._commit(ids[-1], _content(messages[-1]))
+            self._commit(ids[-1], text_of(aggregator.context.messages[-1]))
 
-    def _commit(self, item_id: str, text: str | None) -> None:
-        waiting = [c for c in self._contexts.values() if c.contributed and not c.committed and c.told]
-        if not waiting:
-            self._commit_run(item_id)
+    def _commit(self, item_id: str, text: str) -> None:
+        trigger, self._committing = self._committing, None
+        if not self._waiting:
+            if isinstance(trigger, Run) and trigger.contributed:
+                self._commit_unspoken(trigger, item_id)
             return
-        # a reply names the message, rather than the filler before it that was written into the same one
-        primary = next((c for c in waiting if c.run is not None), waiting[0])
-        self._added(item_id, primary.key, text)
-        for context in self._contexts.values():
-            if context.key == primary.key:
-                context.committed = True
-        for other in waiting:
-            if not other.committed and other.finished:
-                other.committed = True  # it is in the conversation, inside the other's message
-                self._added(other.key, other.key, "".join(other.texts))
+        primary = self._primary(trigger)
+        before = self._waiting[: self._waiting.index(primary)]
+        self._added(item_id, primary, text)
+        for other in list(self._waiting):
+            # written into the same message: speech before it, or whole speech after it (and not a first
+            # word that leaked out of the next one)
+            if other.finished or other in before:
+                self._added(other.key, other, "".join(c.text for c in other.contexts))
 
-    def _commit_run(self, item_id: str) -> None:
+    def _primary(self, trigger: Run | LLMAssistantPushAggregationFrame | None) -> Speech:
+        """The speech that names the message: the reply, rather than a filler that was written into it."""
+        waiting = self._waiting
+        if isinstance(trigger, LLMAssistantPushAggregationFrame):
+            return next((s for s in waiting if s.run is None), waiting[0])
+        if isinstance(trigger, Run):
+            return next((s for s in waiting if s.run is trigger), waiting[0])
+        return next((s for s in waiting if s.run is not None), waiting[0])
+
+    def _commit_unspoken(self, run: Run, item_id: str) -> None:
         """A message that nothing spoke: a pipeline without a TTS."""
-        run = next((r for r in self._runs.values() if r.contributed and not r.committed), None)
-        if run is None:
-            return
-        run.committed = True
-        now = self._call.now_ms()
-        self._call.emit(ev.SpeechCreated(at_ms=now, speech_id=run.run_id, origin="reply"))
-        self._link(run, run.run_id)
-        self._call.emit(
-            ev.SpeechText(at_ms=now, speech_id=run.run_id, text=run.text, source=TextSource.TTS_INPUT)
-        )
-        self._added(item_id, run.run_id, run.text)
-        self._call.emit(ev.SpeechEnded(at_ms=now, speech_id=run.run_id))
+        speech = self.new_speech(run.run_id, run)
+        self.tell(speech)
+        self.tell_text(speech, run.text)
+        self._added(item_id, speech, run.text)
         self._close_run(run)
 
-    def _added(self, item_id: str, key: str, text: str | None) -> None:
+    def _added(self, item_id: str, speech: Speech, text: str) -> None:
+        speech.committed = True
+        if speech in self._waiting:
+            self._waiting.remove(speech)
         self._call.emit(
-            ev.AssistantMessageAdded(at_ms=self._call.now_ms(), item_id=item_id, speech_id=key, text=text)
+            ev.AssistantMessageAdded(
+                at_ms=self._call.now_ms(), item_id=item_id, speech_id=speech.key, text=text
+            )
         )
+        self._end_if_over(speech)
 
     # -- the end -------------------------------------------------------------------------------------
-    def finish(self) -> None:
-        """The pipeline is over; a cancelled one says nothing more about what was playing."""
+    def finish(self, *, drained: bool) -> None:
+        """The pipeline is over. A cancelled one says nothing more about what was playing.
+
+        `drained`: what was queued has played.
+        """
         if self._cut_timer is not None:
             self._cut_timer.cancel()
         for destination in list(self._brackets):
-            self._finish_bracket(destination, interrupted=True)
+            self._finish_bracket(destination, interrupted=not drained)
         for run in list(self._runs.values()):
-            self._close_run(run)
-        for context in list(self._contexts.values()):
-            if not context.finished:
-                self._never_played(context)
+            self._cut_run(run)
+        for context in list(self._open.values()):
+            self.never_played(context)
+        for speech in list(self._speeches.values()):
+            speech.awaits = False
+            self._end_if_over(speech)
 
 
 def _last_user(messages: Sequence[Any], ids: Sequence[str | None]) -> str | None:
-    for message, item_id in zip(reversed(messages), reversed(ids), strict=True):
-        if isinstance(message, dict) and message.get("role") == "user":
-            return item_id
-    return None
-
-
-def _content(message: Any) -> str | None:
-    content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, str) else None
+    pairs = zip(reversed(messages), reversed(ids), strict=True)
+    return next((item_id for message, item_id in pairs if role_of(message) == "user"), None)
 
 
 def _joiner(before: str, after: str, *, tokens: bool) -> str:
@@ -532,3 +669,31 @@ def _joiner(before: str, after: str, *, tokens: bool) -> str:
     if tokens or not before or before[-1].isspace() or after[:1].isspace():
         return ""
     return " "
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
+
+def _rest(whole: str, asked: str) -> str:
+    """What follows in `whole` after `asked`, spaces aside; nothing if it does not begin with it."""
+    wanted = iter(_letters(asked))
+    for position, letter in enumerate(whole):
+        if letter.isspace():
+            continue
+        expected = next(wanted, None)
+        if expected is None:
+            gap = 1 if position and whole[position - 1].isspace() else 0
+            return whole[position - gap :]
+        if letter != expected:
+            return ""
+    return ""
+
+
+def _place(destination: str | None) -> str:
+    return "the default destination" if destination is None else f"destination {destination!r}"
+
+
+def any_of(frames: Iterable[type[Frame]], action: Callable[[Any, Any], None]) -> dict[type[Frame], Any]:
+    """The same action for several frame types."""
+    return dict.fromkeys(frames, action)

@@ -11,11 +11,9 @@ from typing import Final
 
 from pipecat.frames.frames import (
     Frame,
-    InterimTranscriptionFrame,
     LLMContextUserTurnFrame,
     TranscriptionFrame,
     UserMuteStartedFrame,
-    UserMuteStoppedFrame,
     UserStartedSpeakingFrame,
     UserStoppedSpeakingFrame,
     VADUserStartedSpeakingFrame,
@@ -53,100 +51,108 @@ class UserAdapter:
         self._ids = ids
         self._siblings = Siblings()
         self._speaking = False
-        self._has_vad = False
+        self._heard = False  # a VAD heard something since the last turn ended
         self._muted = False
         self._turn = 0
         self._turn_open = False
-        self._committed: list[tuple[str, str | None]] = []  # items of the open turn, without their turn's end
+        self._stopped_ms: int | None = None  # when the turn that is being closed ended
+        self._committed: list[tuple[str, str]] = []  # items of the open turn, without their turn's end
 
-    # -- the user aggregator -------------------------------------------------------------------------
-    def pushed(self, aggregator: LLMUserAggregator, frame: Frame) -> None:
-        """The aggregator is about to push a frame; the context already holds what it stands for."""
-        if isinstance(frame, VADUserStartedSpeakingFrame):
-            self._has_vad = True
-            self._speech_started(frame.timestamp - frame.start_secs, TimingSource.LOCAL_VAD)
-        elif isinstance(frame, VADUserStoppedSpeakingFrame):
-            self._speech_stopped(frame.timestamp - frame.stop_secs, TimingSource.LOCAL_VAD)
-        elif isinstance(frame, UserStartedSpeakingFrame):
-            if self._siblings.is_first(frame):
-                self._turn_started()
-        elif isinstance(frame, LLMContextUserTurnFrame):
-            if self._siblings.is_first(frame):
-                self._message_added(aggregator, frame)
-        elif isinstance(frame, UserStoppedSpeakingFrame):
-            if self._siblings.is_first(frame):
-                self._turn_stopped()
-        elif isinstance(frame, UserMuteStartedFrame):
-            self._muted = True
-        elif isinstance(frame, UserMuteStoppedFrame):
-            self._muted = False
+    # -- the user aggregator: speech -----------------------------------------------------------------
+    def vad_started(self, frame: VADUserStartedSpeakingFrame) -> None:
+        """The VAD is sure that there is speech, since `start_secs`."""
+        self._heard = True
+        self._speech_started(self._call.ms(frame.timestamp - frame.start_secs), TimingSource.LOCAL_VAD)
 
-    def _speech_started(self, unix_seconds: float, source: TimingSource) -> None:
+    def vad_stopped(self, frame: VADUserStoppedSpeakingFrame) -> None:
+        """The VAD is sure that there is none, since `stop_secs`."""
+        self._speech_stopped(self._call.ms(frame.timestamp - frame.stop_secs), TimingSource.LOCAL_VAD)
+
+    def _speech_started(self, start_ms: int, source: TimingSource) -> None:
         if self._speaking:
             return  # the aggregator pushes the frame both ways, without linking the two
         self._speaking = True
         now = self._call.now_ms()
-        start_ms = min(self._call.ms(unix_seconds), now)
-        self._call.emit(ev.UserSpeechStarted(at_ms=now, start_ms=start_ms, source=source))
+        self._call.emit(ev.UserSpeechStarted(at_ms=now, start_ms=min(start_ms, now), source=source))
 
-    def _speech_stopped(self, unix_seconds: float, source: TimingSource) -> None:
+    def _speech_stopped(self, end_ms: int, source: TimingSource) -> None:
         if not self._speaking:
             return
         self._speaking = False
         now = self._call.now_ms()
-        end_ms = min(self._call.ms(unix_seconds), now)
-        self._call.emit(ev.UserSpeechStopped(at_ms=now, end_ms=end_ms, source=source))
+        self._call.emit(ev.UserSpeechStopped(at_ms=now, end_ms=min(end_ms, now), source=source))
 
-    def _turn_started(self) -> None:
+    def muted(self, frame: Frame) -> None:
+        """Nothing the user says from here on is heard, or no longer so."""
+        self._muted = isinstance(frame, UserMuteStartedFrame)
+        if self._muted and self._speaking:  # no frame will tell the end of it
+            self._speech_stopped(self._call.now_ms(), TimingSource.LOCAL_RECEIPT)
+
+    # -- the user aggregator: turns ------------------------------------------------------------------
+    def turn_started(self, frame: UserStartedSpeakingFrame) -> None:
+        """A turn is open until `UserStoppedSpeakingFrame`."""
+        if not self._siblings.is_first(frame):
+            return
+        now = self._call.now_ms()
+        self._stopped_ms = None
         if not self._turn_open:
             self._turn += 1
             self._turn_open = True
-            self._call.emit(ev.EndOfTurnPending(at_ms=self._call.now_ms(), token=f"turn_{self._turn}"))
-        if not self._has_vad:
-            # turn detection of its own, without a VAD here: the turn's frames are all there is
-            self._speech_started(
-                self._call.precise_ms() / 1000 + self._call.origin_unix_ms / 1000, TimingSource.LOCAL_RECEIPT
-            )
+            self._call.emit(ev.EndOfTurnPending(at_ms=now, token=f"turn_{self._turn}"))
+        if not self._heard:
+            # turn taking without a VAD, or of speech it did not hear: the turn's frames are all there is
+            self._speech_started(now, TimingSource.LOCAL_RECEIPT)
 
-    def _message_added(self, aggregator: LLMUserAggregator, frame: LLMContextUserTurnFrame) -> None:
-        ids = self._ids.sync(aggregator.context.messages)
-        if not ids:
+    def message_added(self, aggregator: LLMUserAggregator, frame: LLMContextUserTurnFrame) -> None:
+        """The aggregator has just appended this message; one turn may bring several."""
+        if not self._siblings.is_first(frame):
             return
-        self._committed.append((ids[-1], frame.text))
+        ids = self._ids.of(aggregator.context)
+        if ids:
+            if self._stopped_ms is None:
+                self._committed.append((ids[-1], frame.text))
+            self._added(ids[-1], frame.text, self._stopped_ms)
+
+    def _added(self, item_id: str, text: str, end_of_turn_ms: int | None) -> None:
         self._call.emit(
             ev.UserMessageAdded(
-                at_ms=self._call.now_ms(), item_id=ids[-1], text=frame.text, source=TextSource.STT
+                at_ms=self._call.now_ms(),
+                item_id=item_id,
+                text=text,
+                source=TextSource.STT,
+                end_of_turn_ms=end_of_turn_ms,
             )
         )
 
-    def _turn_stopped(self) -> None:
-        now = self._call.now_ms()
-        if not self._has_vad:
-            self._speech_stopped(self._call.origin_unix_ms / 1000 + now / 1000, TimingSource.LOCAL_RECEIPT)
+    def turn_stopped(self, frame: UserStoppedSpeakingFrame) -> None:
+        """The turn is over. Its message was appended just before, or is just after."""
+        if not self._siblings.is_first(frame):
+            return
+        now = self._stopped_ms = self._call.now_ms()
+        if not self._heard:
+            self._speech_stopped(now, TimingSource.LOCAL_RECEIPT)
+        self._heard = self._speaking
         committed, self._committed = self._committed, []
         for item_id, text in committed[-1:]:
-            # told again: the turn's end is known only now
-            self._call.emit(
-                ev.UserMessageAdded(
-                    at_ms=now, item_id=item_id, text=text, source=TextSource.STT, end_of_turn_ms=now
-                )
-            )
+            self._added(item_id, text, now)  # told again: the turn's end is known only now
         if self._turn_open:
             self._turn_open = False
             self._call.emit(ev.EndOfTurnDecided(at_ms=now, token=f"turn_{self._turn}", outcome="done"))
-        if not committed:
-            self._call.emit(ev.UserTurnDropped(at_ms=now))
+
+    def turn_closed(self, content: str | None) -> None:
+        """What the turn brought, once all of it is in the context; ``None``: a realtime service will tell."""
+        if content == "":
+            self._call.emit(ev.UserTurnDropped(at_ms=self._call.now_ms()))
 
     # -- the STT -------------------------------------------------------------------------------------
     def transcribed(self, frame: Frame) -> None:
-        """The STT is about to push a frame. While the user is muted, transcripts go nowhere."""
-        if self._muted or not isinstance(frame, TranscriptionFrame | InterimTranscriptionFrame):
-            return
-        self._call.emit(
-            ev.UserTranscript(
-                at_ms=self._call.now_ms(),
-                text=frame.text,
-                final=isinstance(frame, TranscriptionFrame),
-                source=TextSource.STT,
+        """The STT is about to push a transcript. While the user is muted, transcripts go nowhere."""
+        if not self._muted:
+            self._call.emit(
+                ev.UserTranscript(
+                    at_ms=self._call.now_ms(),
+                    text=getattr(frame, "text", ""),
+                    final=isinstance(frame, TranscriptionFrame),
+                    source=TextSource.STT,
+                )
             )
-        )
