@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
@@ -11,9 +12,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import voicetrace
+from voicetrace import events as ev
 from voicetrace.journal import journals_in, read_journal_call
+from voicetrace.live import LiveCall
+from voicetrace.messages import TextSource
+from voicetrace.settings import Settings
+from voicetrace.writer import WRITER
 
 # `call()` starts a recorded call; `speak()` gives it a second of the caller
 PRELUDE = """
@@ -152,3 +161,63 @@ if __name__ == "__main__":
     assert (recording["format"], recording["duration_ms"]) == ("flac", 1000)
     (found,) = voicetrace.read_calls(tmp_path / "calls")
     assert (found.ended, found.end_reason) == (True, "done")
+
+
+# -- what was said stays out ---------------------------------------------------------------------------
+def leaky(text: str) -> str:
+    raise ValueError(f"cannot redact {text!r}")
+
+
+def no_text(text: str) -> list[str]:
+    return [text]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"content": "none"}, {"redact": leaky}, {"redact": no_text}, {"redact": lambda text: text[:0]}],
+    ids=["none", "redact raises", "redact gives no text", "redact"],
+)
+def test_no_error_that_quotes_what_was_said_brings_it_in(tmp_path, chosen, caplog):
+    memory = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(voicetrace.wrap_exporter(memory)))
+    made = LiveCall(
+        settings=Settings(directory=tmp_path, **chosen), framework="test", tracer_provider=provider
+    )
+    made.bind_span(provider.get_tracer("test").start_span("voicetrace.call"), own=True)
+
+    @functools.partial(made.guard.wrap, "hook")
+    def hook() -> None:
+        raise ValueError("no item for 'sesame'")
+
+    def listener(change, recorder):
+        raise ValueError(f"cannot show {change} of 'sesame'")
+
+    made.listeners.append(listener)
+    hook()
+    made.emit(
+        ev.UserMessageAdded(at_ms=1, item_id="item_1", text="open sesame", source=TextSource.TEXT_INPUT)
+    )
+    made.emit(ev.SpeechCreated(at_ms=2, speech_id="speech_1", origin="say"))
+    made.emit(ev.SpeechText(at_ms=2, speech_id="speech_1", text="sesame it is", source=TextSource.TTS_INPUT))
+    made.emit(
+        ev.LLMStepStarted(
+            at_ms=3,
+            span_id="0" * 15 + "1",
+            trace_id="0" * 31 + "1",
+            name="llm_node",
+            context_ids=(),
+            speech_id="speech_1",
+            answers=None,
+        )
+    )
+    made.emit(ev.LLMStepEnded(at_ms=4, span_id="0" * 15 + "1", error="BadRequest: 'open sesame' is refused"))
+    made.close("done")
+    assert WRITER.drain(10)
+    provider.shutdown()
+    assert {"hook", "listener"} <= set(made.guard.failures)
+    assert "voicetrace's hook failed: ValueError at test_live.py:" in caplog.text
+    kept = [caplog.text, *(s.to_json() for s in memory.get_finished_spans())]
+    kept += [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(kept) > 4
+    assert not [k for k in kept if "sesame" in k]

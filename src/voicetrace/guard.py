@@ -13,7 +13,10 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
+
+from voicetrace import settings
 
 logger = logging.getLogger("voicetrace")
 
@@ -23,15 +26,28 @@ R = TypeVar("R")
 MAX_FAILURES: Final = 5
 
 
+def content_is_private() -> bool:
+    """Whether the process's settings keep texts, or parts of them, out of what is kept."""
+    chosen = settings.current()
+    return chosen.content != "full" or chosen.redact is not None
+
+
 class Guard:
     """Counts the failures of one call's hooks; `report` is told the first of each hook.
 
-    Loop-affine like the hooks it guards. `report` may raise: that is counted under ``report``.
+    Loop-affine like the hooks it guards. `report` may raise: that is counted under ``report``. An error's
+    own words may quote what somebody said: while `private` says so, neither the log nor `report` gets
+    them, but the error's type and where it was raised.
     """
 
     def __init__(
-        self, report: Callable[[str], None] | None = None, *, max_failures: int = MAX_FAILURES
+        self,
+        report: Callable[[str], None] | None = None,
+        *,
+        max_failures: int = MAX_FAILURES,
+        private: Callable[[], bool] = content_is_private,
     ) -> None:
+        self._private = private
         self.failures: Counter[str] = Counter()
         self._report = report
         self._max_failures = max_failures
@@ -44,12 +60,15 @@ class Guard:
             return
         # an error may refuse to be printed, a handler to log, and a report to be told: none may get out
         what = f"voicetrace's {hook} failed: {type(error).__name__}"
+        private = True
         with self._last_resort():
-            what += f": {error}"
+            private = self._private()
+        with self._last_resort():
+            what += _place(error) if private else f": {error}"
         if count == self._max_failures:
             what += f" ({count} times; it is now off for this call)"
         with self._last_resort():
-            logger.warning("%s; the call goes on", what, exc_info=error)
+            logger.warning("%s; the call goes on", what, exc_info=None if private else error)
         if self._report is not None:
             with self._last_resort():
                 self._report(what)
@@ -79,3 +98,10 @@ class Guard:
                 return None
 
         return guarded
+
+
+def _place(error: Exception) -> str:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else f" at {Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}"

@@ -79,7 +79,9 @@ class LiveCall:
         self.origin_unix_ms = int(now * 1000)
         self.settings = settings
         self.recorder = CallRecorder(strict=strict)
-        self.guard = Guard(self.fault)
+        content = settings.content == "full" if content_captured is None else content_captured
+        self._content = content
+        self.guard = Guard(self.fault, private=lambda: not content or settings.redact is not None)
         self.listeners: list[Listener] = []
         self.on_closed: list[Callable[[LiveCall], None]] = []
         self._lock = threading.RLock()
@@ -104,8 +106,6 @@ class LiveCall:
             writer=writer,
             emit=self.emit,
         )
-        content = settings.content == "full" if content_captured is None else content_captured
-        self._content = content
         self.files.open()  # only now: if it fails at once, on the writer thread, that is an event already
         self.emit(
             ev.CallStarted(
@@ -164,13 +164,17 @@ class LiveCall:
             return event
         changes: dict[str, Any] = {}
         for field in fields(event):
-            value = getattr(event, field.name) if field.name in ev.CONTENT_FIELDS else None
+            value = getattr(event, field.name) if field.name in (*ev.CONTENT_FIELDS, "error") else None
             if not value:
                 continue
-            changes[field.name] = None
+            # a provider's error may quote what it was asked
+            changes[field.name] = "error" if field.name == "error" else None
             if self._content and redact is not None:
                 try:
-                    changes[field.name] = redact(value)
+                    redacted: Any = redact(value)
+                    if not isinstance(redacted, str):
+                        raise TypeError(f"redact gave {type(redacted).__name__}, not a text")  # noqa: TRY301
+                    changes[field.name] = redacted
                 except Exception as error:  # noqa: BLE001  the user's function; without it nothing is kept
                     self.guard.failed("redact", error)
         return replace(event, **changes) if changes else event
