@@ -252,7 +252,7 @@ class CallFiles:
             finish = self._recording.finish
             self._guard_recording(lambda: facts.append(finish(end_ms)))
         if not facts:
-            then()
+            self._writer.submit(then)  # queued behind the journal's line of what went wrong
         elif self._settings.recording_format == "wav":
             self._announce(facts[0], then)
         else:

@@ -26,6 +26,7 @@ from opentelemetry.trace import Span, format_span_id, format_trace_id
 from voicetrace import events as ev
 from voicetrace import semconv
 from voicetrace.call import CallRecorder, Change
+from voicetrace.clock import CallClock
 from voicetrace.files import CallFiles
 from voicetrace.guard import Guard
 from voicetrace.messages import LLMStep, VoiceMessage
@@ -43,6 +44,8 @@ logger = logging.getLogger("voicetrace")
 
 # The call span is rewritten at most this often while the call runs, and always at its end.
 SPAN_INTERVAL_S: Final = 1.0
+_WALL_CLOCK: Final = time.time
+_STEADY_CLOCK: Final = time.monotonic
 
 Listener = Callable[[Change, CallRecorder], None]
 
@@ -73,8 +76,10 @@ class LiveCall:
         writer: Writer = WRITER,
         strict: bool = False,
     ) -> None:
-        self._clock = clock
-        now = clock()
+        # a clock of the caller's own (a test's) is believed
+        steady = _STEADY_CLOCK if clock is _WALL_CLOCK else None
+        self._clock = CallClock(clock, steady, self._clock_was_set)
+        now = self._clock.origin
         self.call_id = new_call_id(now)
         self.origin_unix_ms = int(now * 1000)
         self.settings = settings
@@ -126,15 +131,21 @@ class LiveCall:
     # -- time ----------------------------------------------------------------------------------------
     def ms(self, unix_seconds: float) -> int:
         """Wall-clock seconds as call-ms; before the call is 0."""
-        return max(0, round(unix_seconds * 1000) - self.origin_unix_ms)
+        return self._ms(self._clock.true(unix_seconds))
 
     def now_ms(self) -> int:
         """The present, in call-ms."""
-        return self.ms(self._clock())
+        return self._ms(self._clock.now())
 
     def precise_ms(self) -> float:
         """The present, in call-ms, not rounded; for placing audio."""
-        return self._clock() * 1000 - self.origin_unix_ms
+        return self._clock.now() * 1000 - self.origin_unix_ms
+
+    def _ms(self, unix_seconds: float) -> int:
+        return max(0, round(unix_seconds * 1000) - self.origin_unix_ms)
+
+    def _clock_was_set(self, by_s: float) -> None:
+        self.fault(f"the system's clock was set by {by_s:+.1f} s; the call's times go on as if it was not")
 
     # -- events --------------------------------------------------------------------------------------
     @property
@@ -191,7 +202,7 @@ class LiveCall:
             for message in change.settled:
                 self._emit_record(message)
             self.files.sync()
-            if self._clock() - self._span_written_at >= SPAN_INTERVAL_S:
+            if self._clock.now() - self._span_written_at >= SPAN_INTERVAL_S:
                 self._write_span()
         for listener in self.listeners:
             try:
@@ -217,7 +228,7 @@ class LiveCall:
                     trace_id=format_trace_id(context.trace_id),
                     span_id=format_span_id(context.span_id),
                     name=getattr(span, "name", semconv.SPAN_CALL),
-                    start_unix_ms=(getattr(span, "start_time", None) or int(self._clock() * 1e9))
+                    start_unix_ms=(getattr(span, "start_time", None) or int(self._clock.now() * 1e9))
                     // 1_000_000,
                     parent_span_id=format_span_id(parent.span_id) if parent is not None else None,
                 )
@@ -275,7 +286,7 @@ class LiveCall:
     def _write_span(self, *, final: bool = False) -> None:
         if self._span is None or not self._span.is_recording():
             return
-        self._span_written_at = self._clock()
+        self._span_written_at = self._clock.now()
         self._late = False
         set_call_attributes(
             self._span,
