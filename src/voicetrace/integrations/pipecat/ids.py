@@ -122,7 +122,7 @@ class ContextIds:
 
     def _new(self, message: Any) -> str:
         if role_of(message) == "user":
-            if self._attempt is not None and self._attempt[0] == text_of(message):
+            if self._attempt is not None:  # it held: the committed text may differ in its punctuation
                 item_id = self._attempt[1]
                 self._attempt = None
                 return item_id

@@ -155,13 +155,14 @@ class SpeechAdapter:
         self._tracer = tracer
 
     # -- LLM services --------------------------------------------------------------------------------
-    def llm_receives(self, frame: LLMContextFrame) -> None:
+    def llm_receives(self, frame: LLMContextFrame) -> Run:
         """An LLM service is about to process a context: a run that starts in this task."""
         attempt = bool(getattr(frame, "speculation", False))
         ids = self._ids.of_attempt(frame.context) if attempt else self._ids.of(frame.context)
         run = self.new_run(ids, _last_user(frame.context.messages, ids))
         run.attempt = attempt
         CURRENT_RUN.set(run)
+        return run
 
     def new_run(self, context_ids: Sequence[str | None], answers: str | None) -> Run:
         """Remember an LLM call."""
@@ -456,7 +457,7 @@ class SpeechAdapter:
         if bracket.started_ms is not None:
             if cut:
                 self.on_cut(bracket)
-            heard = self._heard(context, bracket.position_ms if cut else None)
+            heard = self._heard(context, bracket.position_ms, cut=cut)
             self._call.emit(
                 ev.PlayoutFinished(
                     at_ms=self._call.now_ms(),
@@ -469,22 +470,28 @@ class SpeechAdapter:
             )
         self._finish(context)
 
-    def _heard(self, context: Context, cut_at_ms: float | None) -> str | None:
-        """The words whose audio was played: by their offset in it, not by a timer (decision 8)."""
-        words = context.words
-        if not words:
+    def _heard(self, context: Context, position_ms: float, *, cut: bool) -> str | None:
+        """The words whose audio was played: by their offset in it, not by a timer (decision 8).
+
+        ``None``: not known, for want of times.
+        """
+        if not context.words:
             return None
-        if cut_at_ms is not None:
-            ends = [w.start_s for w in words[1:]] + [float("inf")]
-            words = [
-                word
-                for word, end_s in zip(words, ends, strict=True)
-                if (word.start_s + min(end_s - word.start_s, LONG_WORD_S) / 2) * 1000 <= cut_at_ms
-            ]
+        position_s = position_ms / 1000
+        ends = [w.start_s for w in context.words[1:]] + [float("inf")]
+        words = [
+            word
+            for word, end_s in zip(context.words, ends, strict=True)
+            if (
+                word.start_s + min(end_s - word.start_s, LONG_WORD_S) / 2 <= position_s
+                if cut
+                else word.start_s < position_s
+            )
+        ]
         parts = [TextPartForConcatenation(w.text, includes_inter_part_spaces=w.spaced) for w in words]
         text = concatenate_aggregated_text(parts)
-        if cut_at_ms is None and _rest(context.text, text):
-            return None  # it has no times for its last words: whether they were spoken is not known
+        if not cut and len(words) == len(context.words) and _rest(context.text, text):
+            return None  # there are no times for the last words: whether they were spoken is not known
         return text if context is context.speech.contexts[0] else f" {text}"
 
     def interrupted(self, frame: InterruptionFrame) -> None:

@@ -31,7 +31,7 @@ class Taps:
         self._guard = guard
         self._ready = ready
         self._attached: list[tuple[BaseObject, str, Handler]] = []
-        self._methods: list[tuple[Any, str, Any]] = []
+        self._methods: list[tuple[Any, str, Any, Any]] = []
 
     def frames(
         self, hook: str, processor: BaseObject, event: str, actions: Mapping[type[Frame], Action]
@@ -61,15 +61,19 @@ class Taps:
 
     def method(self, owner: Any, name: str, replacement: Any) -> None:
         """Replace a public method of one instance, to listen to what goes through it."""
+        self._methods.append((owner, name, vars(owner).get(name, _UNKNOWN), replacement))
         setattr(owner, name, replacement)
-        self._methods.append((owner, name, replacement))
 
     def detach(self) -> None:
         """Take every handler away and put every method back. What someone else replaced since stays."""
         for processor, event, handler in self._attached:
             processor.remove_event_handler(event, handler)
-        for owner, name, replacement in reversed(self._methods):
-            if vars(owner).get(name) is replacement:
+        for owner, name, before, replacement in reversed(self._methods):
+            if vars(owner).get(name) is not replacement:
+                continue
+            if before is _UNKNOWN:
                 delattr(owner, name)
+            else:
+                setattr(owner, name, before)
         self._attached.clear()
         self._methods.clear()

@@ -30,7 +30,7 @@ from voicetrace.guard import Guard
 from voicetrace.integrations.pipecat.ids import ContextIds
 from voicetrace.integrations.pipecat.playout import Bracket
 from voicetrace.integrations.pipecat.spans import CURRENT_RUN, PipecatSpanProcessor
-from voicetrace.integrations.pipecat.speech import SpeechAdapter, any_of
+from voicetrace.integrations.pipecat.speech import Run, SpeechAdapter, any_of
 from voicetrace.integrations.pipecat.taps import Taps
 from voicetrace.integrations.pipecat.user import UserAdapter
 from voicetrace.live import LiveCall
@@ -341,18 +341,22 @@ class HelperTrace:
 
 def listen_to_llm(owner: PipelineTrace | None, taps: Taps, llm: LLMService[Any]) -> None:
     """Follow an LLM service; the context frame says for which call it works."""
+    held: list[Run] = []  # the attempt whose frames the service holds back until the turn is over
 
     def receives(_: Any, frame: f.LLMContextFrame) -> None:
         asked = _CALLS.get(frame.metadata.get(CALL_KEY, ""), owner)
         CURRENT_RUN.set(None)
         if asked is not None and not asked.call.closed:
-            asked.speech.llm_receives(frame)
+            run = asked.speech.llm_receives(frame)
+            held[:] = [run] if run.attempt else []
 
     def passes(_: Any, frame: f.Frame) -> None:
         CURRENT_RUN.set(None)  # text that someone else wrote goes through
 
     def pushes(_: Any, frame: f.Frame) -> None:
         run = CURRENT_RUN.get()
+        if run is None and held:  # let go by the frame that ended the turn, in that frame's task
+            run = held[0]
         if run is not None:
             run.adapter.llm_pushes(run, frame)
 
