@@ -7,6 +7,7 @@ import dataclasses
 import json
 
 import pytest
+from pydantic import TypeAdapter
 
 from strategies import start
 from voicetrace import events as ev
@@ -70,3 +71,18 @@ def test_events_are_valid_unicode_live_and_read_back():
 def test_events_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         start().at_ms = 3
+
+
+def test_a_journal_of_thousands_of_lines_builds_one_reader_for_each_kind(monkeypatch):
+    built = []
+
+    def counting(cls):
+        built.append(cls)
+        return TypeAdapter(cls)
+
+    monkeypatch.setattr(ev, "TypeAdapter", counting)
+    monkeypatch.setattr(ev, "_ADAPTERS", {})
+    for at_ms in range(20):
+        ev.from_dict({"event": "TimePassed", "at_ms": at_ms})
+        ev.from_dict({"event": "CallEnded", "at_ms": at_ms})
+    assert built == [ev.TimePassed, ev.CallEnded]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import multiprocessing
@@ -20,7 +21,7 @@ import voicetrace
 from voicetrace import events as ev
 from voicetrace.journal import journals_in, read_journal_call
 from voicetrace.live import LiveCall
-from voicetrace.messages import TextSource
+from voicetrace.messages import TextSource, TimingSource
 from voicetrace.settings import Settings
 from voicetrace.writer import WRITER
 
@@ -161,6 +162,34 @@ if __name__ == "__main__":
     assert (recording["format"], recording["duration_ms"]) == ("flac", 1000)
     (found,) = voicetrace.read_calls(tmp_path / "calls")
     assert (found.ended, found.end_reason) == (True, "done")
+
+
+class ForeignLoop(asyncio.SelectorEventLoop):
+    """A loop of another make: it has none of asyncio's private names (uvloop)."""
+
+    @property
+    def _thread_id(self) -> None:
+        return None
+
+    @_thread_id.setter
+    def _thread_id(self, value: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, ForeignLoop])
+def test_speech_that_is_not_answered_settles_by_itself_on_any_loop(loop):
+    async def main() -> list[bool]:
+        made = LiveCall(settings=Settings(directory=None, uncommitted_timeout_ms=20), framework="test")
+        settled = asyncio.Event()
+        made.listeners.append(lambda change, recorder: settled.set() if change.settled else None)
+        made.attach_loop(asyncio.get_running_loop())
+        made.emit(ev.UserSpeechStarted(at_ms=0, start_ms=0, source=TimingSource.LOCAL_VAD))
+        made.emit(ev.UserSpeechStopped(at_ms=1, end_ms=1, source=TimingSource.LOCAL_VAD))
+        await asyncio.wait_for(settled.wait(), 20)
+        return [m.committed for m in made.recorder.ordered()]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(main()) == [False]
 
 
 # -- what was said stays out ---------------------------------------------------------------------------

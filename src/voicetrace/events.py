@@ -381,7 +381,9 @@ def from_dict(data: dict[str, Any]) -> Event:
     unknown = rest.keys() - {f.name for f in fields(cls)}
     if unknown:
         raise ValueError(f"{name} has unknown fields {sorted(unknown)}")
-    adapter = _ADAPTERS.setdefault(name, TypeAdapter(cls))
+    adapter = _ADAPTERS.get(name)
+    if adapter is None:  # to build one costs a thousand times what it costs to use it
+        adapter = _ADAPTERS[name] = TypeAdapter(cls)
     try:
         # JSON mode, strict: lists become tuples and strings enums, but "3" never becomes 3
         event = adapter.validate_json(valid_unicode(json.dumps(rest, ensure_ascii=False)), strict=True)

@@ -8,6 +8,7 @@ adapter does on the event loop ends here; files are touched on the writer thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -338,7 +339,9 @@ class LiveCall:
         if due is None:
             return
         delay = max(0.0, (due - self.now_ms()) / 1000) + 0.001
-        if threading.get_ident() == getattr(self._loop, "_thread_id", None):
+        with contextlib.suppress(RuntimeError):  # no loop runs on this thread
+            if asyncio.get_running_loop() is not self._loop:
+                return
             self._deadline = self._loop.call_later(delay, self._on_deadline)
 
     def _on_deadline(self) -> None:
