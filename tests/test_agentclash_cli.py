@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import soundfile as sf
 from typer.testing import CliRunner
 
-from agentclash_support import IDS
+from agentclash_support import IDS, tree
 from test_agentclash_imported import AGENT, CALLER, TURNS, sound
 from test_agentclash_promotion import REVIEW
 from voicetrace.cli import app
@@ -254,3 +256,31 @@ def test_bundles_of_others_are_validated_too(sides: Any, tmp_path: Path) -> None
     run("validate", path)
     put(path, legacy | {"metrics": {"evidence_status": "available"}, "passed": True})
     assert run("validate", path, code=1).startswith("$.passed: must be true exactly when status is passed")
+
+
+# -- the example and the page for evaluators ---------------------------------------------------------
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_example_bundle_is_complete_valid_small_and_what_its_script_makes(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "bundle"
+    assert run("validate", example) == f"{example} is a valid bundle\n"
+    for name in ("call_import.json", "multimodal_trace.json"):
+        run("validate", example / name)
+    assert len({a["kind"] for a in manifest(example)["artifacts"]}) == 11
+    committed = tree(example)
+    assert sum(map(len, committed.values())) < 300_000
+    runpy.run_path(str(ROOT / "examples" / "build_bundle.py"))["build"](tmp_path / "again")
+    assert tree(tmp_path / "again") == committed, "run examples/build_bundle.py"
+
+
+def test_the_page_for_evaluators_names_options_and_files_that_are_there() -> None:
+    page = (ROOT / "docs" / "evaluators.md").read_text("utf-8")
+    help_text = run("bundle", "--help")
+    for option in set(re.findall(r"--[a-z][a-z-]+", page)):
+        assert option in help_text, option
+    for name in set(re.findall(r"`(?:artifacts/)?([a-z_]+\.(?:json|wav))`", page)) - {"review.json"}:
+        example = ROOT / "examples" / "bundle"
+        assert (example / name).exists() or (example / "artifacts" / name).exists(), name
+    for link in re.findall(r"\]\(([^)]+)\)", page):
+        assert (ROOT / "docs" / link).exists(), link

@@ -47,7 +47,7 @@ def bundle(
     run_agent_id: Annotated[uuid.UUID, _option("--run-agent-id", "The UUID of the run's agent.")],
     source: Annotated[
         OptionalPath,
-        typer.Argument(help="A trace, a journal, or a directory of them.", metavar="[SOURCE]"),
+        typer.Argument(help="A trace, a journal, or a directory of them.", metavar="SOURCE"),
     ] = None,
     call: Annotated[OptionalText, _option("--call", "Which call, when there are several.")] = None,
     structured_output: Annotated[
