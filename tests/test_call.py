@@ -796,6 +796,42 @@ def test_a_response_without_new_items_commits_nothing_when_the_provider_names_it
     assert [m.id for m in r.ordered()] == ["i1", "i2"]
 
 
+def test_a_response_that_was_asked_for_commits_no_speech_of_a_provider_without_items():
+    asked = ev.ResponseStarted(at_ms=150, item_ids=(), unnamed=False)
+    assert not only(call(begin(10), stop(100), asked, end(200))).committed
+
+
+def named(at, item_id):
+    return ev.UserItemNamed(at_ms=at, item_id=item_id)
+
+
+def test_an_item_made_of_an_utterance_parts_it_from_the_next():
+    r = call(begin(10), stop(100), named(110, "i1"), begin(200), stop(300), response(310, "i1", "i2"))
+    assert [(m.id, m.start_ms, m.end_ms, m.committed) for m in r.ordered()] == [
+        ("i1", 10, 100, True),
+        ("i2", 200, 300, True),
+    ]
+
+
+def test_an_item_named_while_the_user_still_speaks_waits_for_its_response():
+    r = call(begin(10), named(50, "i1"), stop(100), response(150, "i1"))
+    assert (only(r).id, only(r).end_ms) == ("i1", 100)
+
+
+def test_an_item_named_twice_or_late_names_no_other_utterance():
+    r = call(
+        begin(10),
+        stop(100),
+        named(110, "i1"),
+        begin(200),
+        stop(300),
+        named(310, "i1"),
+        end(400),
+        named(500, "x"),
+    )
+    assert [m.id for m in r.ordered()] == ["i1", "vad_1"]
+
+
 def test_vt23_a_late_transcript_without_an_item_id_goes_to_the_answered_utterance():
     r = call(
         begin(10),

@@ -264,6 +264,7 @@ class CallRecorder:
             ev.UserSpeechStarted: self._on_user_speech_started,
             ev.UserSpeechStopped: self._on_user_speech_stopped,
             ev.UserTranscript: self._on_user_transcript,
+            ev.UserItemNamed: self._on_user_item_named,
             ev.EndOfTurnPending: self._on_end_of_turn_pending,
             ev.EndOfTurnDecided: self._on_end_of_turn_decided,
             ev.UserTurnDropped: self._on_user_turn_dropped,
@@ -636,6 +637,23 @@ class CallRecorder:
             return expected[0]
         return waiting[-1] if waiting and self._turn is None else None
 
+    def _on_user_item_named(self, e: ev.UserItemNamed) -> None:
+        """Utterances get their items in the order in which they ended; the next speech is another one's."""
+        self._names_items = True
+        if self.ended is not None or self._user_by_item(e.item_id) is not None:
+            return
+        if not self._is_free(e.item_id):
+            return
+        ended = [d for d in self._users() if d.awaits_item and not d.settled and d.ranges and not d.speaking]
+        if not ended:
+            return  # paired when a response includes it
+        draft = ended[0]
+        self._move(draft, e.item_id)
+        if draft is self._turn:
+            self._turn = None
+            self._ended_turns.append(draft)
+        self._touch(draft)
+
     def _on_end_of_turn_pending(self, e: ev.EndOfTurnPending) -> None:
         if e.token not in self._decided:
             self._pending.add(e.token)
@@ -779,7 +797,7 @@ class CallRecorder:
         free = [d for d in self._users() if d.awaits_item and not d.settled]
         if not e.item_ids:
             # a provider without items answers what was said so far; another one's has nothing new
-            for draft in free if not self._names_items else ():
+            for draft in free if e.unnamed and not self._names_items else ():
                 if not draft.speaking:
                     self._answer(draft, draft.key, e.at_ms)
             return

@@ -122,6 +122,13 @@ class UserTranscript(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserItemNamed(Event):
+    """Realtime: the provider made the item `item_id` of the oldest utterance that ended and has none yet."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfTurnPending(Event):
     """The framework is deciding on the end of the turn under `token`; uncommitted speech waits for it."""
 
@@ -304,10 +311,14 @@ class LLMStepExported(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStarted(Event):
-    """Realtime: a generation began that first includes these user items, oldest first."""
+    """Realtime: a generation began that first includes these user items, oldest first.
+
+    `unnamed`: where the provider gives user speech no items, this generation answers what was said so far.
+    """
 
     item_ids: tuple[str, ...]
     span_id: str | None = None
+    unnamed: bool = True
 
 
 # -- the recording -----------------------------------------------------------------------------------

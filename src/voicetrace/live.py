@@ -254,6 +254,7 @@ class LiveCall:
         context = span.get_span_context()
         if not context.is_valid:
             return
+        now = self.now_ms()  # before the span is promised anything: what fails here leaves no trace
         span_id = format_span_id(context.span_id)
         parent = getattr(span, "parent", None)
         if span.is_recording():
@@ -263,7 +264,7 @@ class LiveCall:
             self._expected.add(span_id)
         self.emit(
             ev.LLMStepStarted(
-                at_ms=self.now_ms(),
+                at_ms=now,
                 span_id=span_id,
                 trace_id=format_trace_id(context.trace_id),
                 name=name,

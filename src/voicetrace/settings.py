@@ -36,6 +36,7 @@ class Settings:
     max_messages_bytes: int = 1_000_000
     structured_messages: bool = False
     uncommitted_timeout_ms: int = 3000
+    server_vad_silence_ms: int = 0
     redact: Callable[[str], str] | None = None
     workspace_id: str = ""
     service_id: str = ""
@@ -66,6 +67,7 @@ def configure(
     max_messages_bytes: int = 1_000_000,
     structured_messages: bool = False,
     uncommitted_timeout_ms: int = 3000,
+    server_vad_silence_ms: int = 0,
     redact: Callable[[str], str] | None = None,
     workspace_id: str = "",
     service_id: str = "",
@@ -86,6 +88,8 @@ def configure(
             recording when it is cut.
         structured_messages: Write maps as structured attributes where the SDK can (1.45 and later).
         uncommitted_timeout_ms: Speech without an item is uncommitted this long after it stopped.
+        server_vad_silence_ms: How long a realtime provider's voice detection waits before it says that speech
+            stopped. Taken off the end of user speech where that is known by receipt only.
         redact: Applied to every text before it is kept anywhere. If it raises, the text is dropped.
         workspace_id: Stamped on the call for the Voice Judge.
         service_id: Stamped on the call for the Voice Judge.
@@ -107,6 +111,10 @@ def configure(
     ):
         if type(number) is not int or number <= 0:
             raise ValueError(f"configure({name}={number!r}): must be a whole number greater than 0")
+    if type(server_vad_silence_ms) is not int or server_vad_silence_ms < 0:
+        raise ValueError(
+            f"configure(server_vad_silence_ms={server_vad_silence_ms!r}): must be a whole number, 0 or more"
+        )
     if audio != "off" and directory is None:
         raise ValueError("configure(audio=..., directory=None): audio needs a directory to be kept in")
     global _settings
@@ -120,6 +128,7 @@ def configure(
         max_messages_bytes=max_messages_bytes,
         structured_messages=structured_messages,
         uncommitted_timeout_ms=uncommitted_timeout_ms,
+        server_vad_silence_ms=server_vad_silence_ms,
         redact=redact,
         workspace_id=workspace_id,
         service_id=service_id,

@@ -105,16 +105,16 @@ def build(script: Script, log: FrameworkLog) -> Stage:
     for name, value in script.turn.items():
         turn[name] = {**turn[name], **value} if isinstance(value, dict) and name in turn else value
     session: AgentSession[None] = AgentSession(
-        stt=stt,
-        llm=model,
-        tts=script.tts(),
-        vad=FakeVAD(script.said, began),
         turn_handling=turn,  # type: ignore[arg-type]
         conn_options=SessionConnectOptions(
             llm_conn_options=APIConnectOptions(max_retry=0),
             tts_conn_options=APIConnectOptions(max_retry=0),
         ),
         **{
+            "stt": stt,
+            "llm": model,
+            "tts": script.tts(),
+            "vad": FakeVAD(script.said, began),
             "use_tts_aligned_transcript": True,
             "aec_warmup_duration": None,
             "session_close_transcript_timeout": 0.3,

@@ -24,6 +24,7 @@ from voicetrace import semconv, settings
 from voicetrace.guard import Guard
 from voicetrace.integrations.livekit import package
 from voicetrace.integrations.livekit.patches import Patches, takes_keywords
+from voicetrace.integrations.livekit.realtime import GENERATION, GENERATION_KEYWORDS
 from voicetrace.integrations.livekit.session import TRACES_BY_SPEECH, SessionTrace, tell_chunks
 from voicetrace.live import LiveCall
 from voicetrace.otel.setup import get_provider
@@ -137,6 +138,18 @@ class LiveKitInstrumentor:
             else:
                 logger.warning(
                     "livekit-agents %s changed perform_llm_inference: LLM steps are not linked to messages",
+                    installed,
+                )
+            if takes_keywords(
+                getattr(agent_activity.AgentActivity, "_realtime_generation_task", None), GENERATION_KEYWORDS
+            ):
+                self._patches.replace(
+                    agent_activity.AgentActivity, "_realtime_generation_task", self._wrap_generation
+                )
+            else:
+                logger.warning(
+                    "livekit-agents %s changed _realtime_generation_task: the messages of one realtime "
+                    "response are not told apart",
                     installed,
                 )
         return self
@@ -315,6 +328,27 @@ class LiveKitInstrumentor:
 
         find = self._guard.wrap("llm_inference", self._current_speech)
         return perform_llm_inference
+
+    # -- realtime responses --------------------------------------------------------------------------
+    def _wrap_generation(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        async def _realtime_generation_task(activity: Any, **kwargs: Any) -> Any:
+            begun = begin(kwargs.get("speech_handle"), kwargs.get("generation_ev"))
+            if begun is None:
+                return await original(activity, **kwargs)
+            generation, tapped = begun
+            token = GENERATION.set(generation)
+            try:
+                return await original(activity, **{**kwargs, "generation_ev": tapped})
+            finally:
+                GENERATION.reset(token)
+
+        begin = self._guard.wrap("realtime_generation", self._begin_generation)
+        return _realtime_generation_task
+
+    def _begin_generation(self, handle: Any, event: Any) -> tuple[Any, Any] | None:
+        running = TRACES_BY_SPEECH.get(handle.id)
+        return None if running is None or running.call.closed else running.realtime.begin(handle, event)
 
     def _current_speech(self) -> tuple[SessionTrace, SpeechHandle] | None:
         handle = agent_activity._SpeechHandleContextVar.get(None)  # noqa: SLF001

@@ -10,7 +10,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from livekit import rtc
 from livekit.agents import AgentSession, llm
@@ -22,6 +22,7 @@ from opentelemetry.trace import Span
 from voicetrace import events as ev
 from voicetrace import semconv
 from voicetrace.integrations.livekit.playout import PlayoutAdapter
+from voicetrace.integrations.livekit.realtime import RealtimeAdapter
 from voicetrace.live import LiveCall
 from voicetrace.messages import Channel, TextSource, TimingSource
 
@@ -36,30 +37,58 @@ def step_key(speech_id: str, step: int) -> str:
     return speech_id if step <= 1 else f"{speech_id}_{step}"
 
 
-@dataclass(slots=True)
-class _Step:
-    """One LLM step (or one `say`) of a handle, and how much of its text was told."""
+@dataclass(slots=True, eq=False)
+class Step:
+    """One record of a handle: an LLM step, a `say`, or one message of a realtime response."""
 
     key: str
     data: Any = None  # LiveKit's `_LLMGenerationData`, whose text grows while the model streams
     told: int = 0
-    pieces: list[str] = field(default_factory=list)  # of a streamed `say`, kept back for the redactor
+    pieces: list[str] = field(default_factory=list)  # of streamed text, kept back for the redactor
+    source: TextSource = TextSource.TTS_INPUT
+    said: bool = False  # by `say`, which told the text
+    # of a realtime message
+    message_id: str | None = None
+    taken: bool = False
+    pulled: bool = False  # its text was forwarded
 
 
-@dataclass(slots=True)
-class _Speech:
+@dataclass(slots=True, eq=False)
+class Speech:
+    """One `SpeechHandle` and the records that come of it."""
+
     handle: SpeechHandle
     source: str
-    steps: dict[int, _Step] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)
+    more: list[tuple[int, Step]] = field(default_factory=list)  # further messages of a realtime response
+    now: Step | None = None  # the realtime message whose audio is being played
 
     @property
-    def current(self) -> _Step:
-        return self.step(self.handle.num_steps)
+    def current(self) -> Step:
+        """The record that what happens now belongs to."""
+        return self.now or self.step(self.handle.num_steps)
 
-    def step(self, number: int) -> _Step:
+    @property
+    def all_steps(self) -> list[Step]:
+        """Every record of the handle so far."""
+        return [*self.steps.values(), *(step for _, step in self.more)]
+
+    def another(self, number: int) -> Step:
+        """The record of one more message in the same step."""
+        count = 2 + sum(n == number for n, _ in self.more)
+        step = Step(f"{step_key(self.handle.id, number)}/{count}")
+        self.more.append((number, step))
+        return step
+
+    def number_of(self, step: Step) -> int:
+        """Which tool step of the handle a record belongs to."""
+        return next((n for n, s in (*self.steps.items(), *self.more) if s is step), self.handle.num_steps)
+
+    def step(self, number: int) -> Step:
+        """The (first) record of a tool step."""
         found = self.steps.get(number)
         if found is None:
-            found = self.steps[number] = _Step(step_key(self.handle.id, number))
+            found = self.steps[number] = Step(step_key(self.handle.id, number))
         return found
 
 
@@ -83,8 +112,8 @@ class SessionTrace:
     def __init__(self, session: AgentSession[Any], call: LiveCall) -> None:
         self.call = call
         self._session = weakref.ref(session)
-        self._speeches: dict[str, _Speech] = {}
-        self._step_by_item: dict[str, _Step] = {}
+        self._speeches: dict[str, Speech] = {}
+        self._step_by_item: dict[str, Step] = {}
         self._saying: tuple[str | None, list[str]] | None = None
         self._typed: dict[str, str] = {}  # item id or speech id -> token of the typed text
         self._typed_count = 0
@@ -94,6 +123,7 @@ class SessionTrace:
         # a redactor must see a text whole: what it looks for may lie across two pieces
         self._whole = call.settings.redact is not None
         self.playout = PlayoutAdapter(call, self.current_key)
+        self.realtime = RealtimeAdapter(self, server_vad_silence_ms=call.settings.server_vad_silence_ms)
         wrap = call.guard.wrap
         self._handlers: dict[Any, Any] = {
             "user_state_changed": wrap("user_state_changed", self._on_user_state),
@@ -112,6 +142,11 @@ class SessionTrace:
             session.on(name, handler)
         call.attach_loop(asyncio.get_running_loop())
 
+    @property
+    def session(self) -> AgentSession[Any] | None:
+        """The session, while it lives."""
+        return self._session()
+
     # -- life ----------------------------------------------------------------------------------------
     def started(self) -> None:
         """`AgentSession.start` returned, and no frame of the caller has been read yet."""
@@ -119,6 +154,7 @@ class SessionTrace:
         if session is None:
             return
         self._watch_output(session)
+        self.realtime.ensure()
         if Channel.CALLER in self.call.files.wants_audio:
             self._tap_input(session)
 
@@ -126,6 +162,7 @@ class SessionTrace:
         """Stop following, and leave the session, its sink and its input as they were."""
         session = self._session()
         self.playout.leave()
+        self.realtime.close()
         if session is None:
             return
         for name, handler in self._handlers.items():
@@ -144,7 +181,7 @@ class SessionTrace:
         if self.call.closed:
             return
         for speech in self._speeches.values():
-            for step in speech.steps.values():
+            for step in speech.all_steps:
                 self._tell_text(step)
         if Channel.CALLER in self.call.files.wants_audio and self._tap is None:
             self.call.fault("the session had no audio input: the caller's channel is silent")
@@ -182,6 +219,8 @@ class SessionTrace:
         if event.new_state == "speaking":
             # text input claims the turn and looks like speech; real voice runs in a user_turn span
             name = getattr(trace.get_current_span(), "name", None)
+            if name is None and self.realtime.hears_by_server:
+                return  # the realtime adapter tells it
             if name is not None and name != semconv.LK_SPAN_USER_TURN:
                 return
             self._voice_on = True
@@ -196,7 +235,8 @@ class SessionTrace:
                 at_ms=min(self.call.ms(event.created_at), self.call.now_ms()),
                 text=event.transcript,
                 final=event.is_final,
-                source=TextSource.STT,
+                source=self.realtime.knows_spoken(event.item_id),
+                item_id=event.item_id,
             )
         )
 
@@ -234,6 +274,7 @@ class SessionTrace:
         session = self._session()
         if session is not None:
             self._watch_output(session)
+            self.realtime.ensure()
             if (
                 self._tap is not None
                 and session.input.audio is not self._tap
@@ -241,19 +282,23 @@ class SessionTrace:
             ):
                 self._tap_input(session)  # the input was swapped
         handle = event.speech_handle
-        speech = self._speeches[handle.id] = _Speech(handle, event.source)
+        speech = self._speeches[handle.id] = Speech(handle, event.source)
         TRACES_BY_SPEECH[handle.id] = self
         now = self.call.now_ms()
         key = speech.current.key
-        self.call.emit(
-            ev.SpeechCreated(at_ms=now, speech_id=key, origin="say" if event.source == "say" else "reply")
-        )
+        self.call.emit(ev.SpeechCreated(at_ms=now, speech_id=key, origin=self._origin(event.source)))
         if event.source == "say" and self._saying is not None:
             (text, said_as), self._saying = self._saying, None
             said_as.append(key)
+            speech.current.said = True
             if text is not None:
                 self.say_chunk(key, text)
         handle.add_done_callback(self._speech_done)
+
+    def _origin(self, source: str) -> Literal["say", "reply", "realtime"]:
+        if source == "say":
+            return "say"
+        return "realtime" if self.realtime.active else "reply"
 
     def say_piece(self, speech_id: str, text: str) -> None:
         """The next piece of a streamed `say()`."""
@@ -263,26 +308,44 @@ class SessionTrace:
         else:
             self.say_chunk(speech_id, text)
 
-    def say_chunk(self, speech_id: str, text: str) -> None:
-        """Text of a `say()`."""
-        self.call.emit(
-            ev.SpeechText(
-                at_ms=self.call.now_ms(), speech_id=speech_id, text=text, source=TextSource.TTS_INPUT
-            )
-        )
+    def say_chunk(self, speech_id: str, text: str, source: TextSource = TextSource.TTS_INPUT) -> None:
+        """Text of a `say()`, or of another speech whose text is streamed."""
+        self.call.emit(ev.SpeechText(at_ms=self.call.now_ms(), speech_id=speech_id, text=text, source=source))
+
+    def tell(self, step: Step, text: str) -> None:
+        """The next piece of a realtime message's text."""
+        if self._whole:
+            step.pieces.append(text)
+        else:
+            self.say_chunk(step.key, text, step.source)
+
+    def speech_of(self, handle: SpeechHandle) -> Speech | None:
+        """The speech of a handle, if it was announced."""
+        return self._speeches.get(handle.id)
+
+    def link_item(self, item_id: str, step: Step) -> None:
+        """The item of this id will be this record's."""
+        self._step_by_item[item_id] = step
+
+    def step_began(self, speech: Speech, number: int) -> None:
+        """A step of the handle begins; the one before is over: its tools ran, and what it said has played."""
+        speech.now = None
+        if number <= 1 or number in speech.steps:
+            return
+        now = self.call.now_ms()
+        for before in [speech.step(number - 1), *(s for n, s in speech.more if n == number - 1)]:
+            self._tell_text(before)
+            self.call.emit(ev.SpeechEnded(at_ms=now, speech_id=before.key))
+        key = speech.step(number).key
+        self.call.emit(ev.SpeechCreated(at_ms=now, speech_id=key, origin=self._origin("")))
 
     def llm_called(self, handle: SpeechHandle, chat_ctx: llm.ChatContext, span: Span) -> None:
         """The LLM node runs in `span` with this context: one LLM step of this handle."""
         speech = self._speeches.get(handle.id)
         if speech is None:
             return
-        now = self.call.now_ms()
         number = handle.num_steps
-        if number > 1:  # the step before is over: its tools ran, and what it said has played
-            before = speech.step(number - 1)
-            self._tell_text(before)
-            self.call.emit(ev.SpeechEnded(at_ms=now, speech_id=before.key))
-            self.call.emit(ev.SpeechCreated(at_ms=now, speech_id=speech.step(number).key, origin="reply"))
+        self.step_began(speech, number)
         items = chat_ctx.items
         users = [i.id for i in items if i.type == "message" and i.role == "user"]
         self.call.start_step(
@@ -301,13 +364,13 @@ class SessionTrace:
             step.data = data
             self._step_by_item[data.id] = step
 
-    def _tell_text(self, step: _Step, *, whole: bool = True) -> None:
+    def _tell_text(self, step: Step, *, whole: bool = True) -> None:
         """Tell what the model has said since the last time; ``whole`` when no more will come."""
         if self._whole and not whole:
             return
         if step.pieces:
             text, step.pieces = "".join(step.pieces), []
-            self.say_chunk(step.key, text)
+            self.say_chunk(step.key, text, step.source)
         text = getattr(step.data, "generated_text", "")
         if isinstance(text, str) and len(text) > step.told:
             more, step.told = text[step.told :], len(text)
@@ -321,6 +384,7 @@ class SessionTrace:
         session = self._session()
         if session is not None:
             self._watch_output(session)
+            self.realtime.ensure()
         playing = self.playout.playing
         if event.old_state == "speaking" and playing is not None:
             self.call.emit(
@@ -339,20 +403,25 @@ class SessionTrace:
         for item in handle.chat_items:
             if isinstance(item, llm.ChatMessage) and item.role == "assistant":
                 self._item_of(self._step_by_item.get(item.id) or speech.current, item)
-        for step in speech.steps.values():
+        for step in speech.all_steps:
+            self.realtime.tell_unheard(step)
             self._tell_text(step)
             self.call.emit(
                 ev.SpeechEnded(at_ms=now, speech_id=step.key, outcome="discarded" if discarded else "done")
             )
             step.data = None
-        self._step_by_item = {i: s for i, s in self._step_by_item.items() if s.data is not None}
+        over = [i for i, s in self._step_by_item.items() if s in speech.all_steps]
+        for item_id in over:
+            del self._step_by_item[item_id]
         del self._speeches[handle.id]
 
     # -- items ---------------------------------------------------------------------------------------
     def _on_item(self, event: lk.ConversationItemAddedEvent) -> None:
         item = event.item
+        if item.type == "agent_handoff":
+            self.realtime.agent_changed()
         if not isinstance(item, llm.ChatMessage):
-            return  # a hand-off
+            return
         if item.role == "user":
             self._user_item(item)
         elif item.role == "assistant":
@@ -372,21 +441,24 @@ class SessionTrace:
                 at_ms=self.call.now_ms(),
                 item_id=item.id,
                 text=item.raw_text_content or "",
-                source=TextSource.TEXT_INPUT if typed else TextSource.STT,
+                source=TextSource.TEXT_INPUT if typed else self._spoken_source(item.id),
                 end_of_turn_ms=None if typed else self._end_of_turn(item),
                 token=token,
             )
         )
+
+    def _spoken_source(self, item_id: str) -> TextSource:
+        return self.realtime.knows_spoken(item_id)
 
     def _end_of_turn(self, item: llm.ChatMessage) -> int | None:
         stopped = item.metrics.get("stopped_speaking_at")
         delay = item.metrics.get("end_of_turn_delay")
         return None if stopped is None or delay is None else self.call.ms(stopped + delay)
 
-    def _item_of(self, step: _Step | None, item: llm.ChatMessage) -> None:
+    def _item_of(self, step: Step | None, item: llm.ChatMessage) -> None:
         if step is None:
             self.call.fault(f"assistant item {item.id} belongs to no speech that was seen")
-            step = _Step(item.id)
+            step = Step(item.id)
         self._tell_text(step)
         self.call.emit(
             ev.AssistantMessageAdded(
@@ -398,7 +470,7 @@ class SessionTrace:
             )
         )
 
-    def _speech_in_context(self) -> _Speech | None:
+    def _speech_in_context(self) -> Speech | None:
         """The speech whose task runs now: its turn span names the generation; else the current one."""
         attributes = getattr(trace.get_current_span(), "attributes", None) or {}
         generation = attributes.get(semconv.LK_GENERATION_ID)
@@ -410,7 +482,7 @@ class SessionTrace:
         handle = session.current_speech if session is not None else None
         return self._speeches.get(handle.id) if handle is not None else None
 
-    def _step_in_context(self) -> _Step | None:
+    def _step_in_context(self) -> Step | None:
         speech = self._speech_in_context()
         return speech.current if speech is not None else None
 
@@ -418,6 +490,9 @@ class SessionTrace:
     def _on_span_started(self, span: Span, name: str, span_id: str) -> None:
         if name == semconv.LK_SPAN_SESSION:
             self.call.bind_span(span)
+        elif name == semconv.LK_SPAN_REALTIME:
+            speech = self._speech_in_context()
+            self.realtime.inference_started(span, speech.handle if speech is not None else None)
         elif name in (semconv.LK_SPAN_EOU_WAIT, semconv.LK_SPAN_TURN_HOOK):
             self.call.emit(ev.EndOfTurnPending(at_ms=self.call.now_ms(), token=span_id))
 
@@ -432,10 +507,12 @@ class SessionTrace:
             names = {e.name for e in span.events}
             if names & {semconv.LK_EVENT_STOP_RESPONSE, "exception"}:
                 self.call.emit(ev.UserTurnDropped(at_ms=now))
-        elif name == semconv.LK_SPAN_LLM_NODE:
+        elif name in (semconv.LK_SPAN_LLM_NODE, semconv.LK_SPAN_REALTIME):
             for speech in self._speeches.values():
                 for step in speech.steps.values():
                     self._tell_text(step, whole=False)
+            if name == semconv.LK_SPAN_REALTIME:
+                self.realtime.inference_ended(span_id)
             error = "" if span.status.is_ok or span.status.is_unset else (span.status.description or "error")
             self.call.emit(ev.LLMStepEnded(at_ms=now, span_id=span_id, error=error))
         elif name == semconv.LK_SPAN_SESSION:
