@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from voicetrace import __version__
-from voicetrace.cli import bundle, demo, doctor, inspect, recover, validate
+from voicetrace.cli import bundle, demo, doctor, inspect, judge, recover, validate
 from voicetrace.cli.common import PROGRAM, USAGE, Failure, clean
 
 INTERRUPTED: Final = 130
@@ -129,6 +129,7 @@ bundle.register(app)
 validate.register(app)
 recover.register(app)
 doctor.register(app)
+judge.register(app)
 
 
 def main() -> None:
