@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import voicetrace
 from voicetrace import events as ev
+from voicetrace import live
 from voicetrace.journal import journals_in, read_journal_call
 from voicetrace.live import LiveCall
 from voicetrace.messages import TextSource, TimingSource
@@ -162,6 +163,30 @@ if __name__ == "__main__":
     assert (recording["format"], recording["duration_ms"]) == ("flac", 1000)
     (found,) = voicetrace.read_calls(tmp_path / "calls")
     assert (found.ended, found.end_reason) == (True, "done")
+
+
+@pytest.mark.parametrize(("cost_s", "writes"), [(0.0, 10), (0.003, 4)])
+def test_the_call_span_is_rewritten_less_often_when_that_takes_longer(monkeypatch, cost_s, writes):
+    now, took, written = [1_700_000_000.0], [0.0], []
+
+    def counting(*args, **kwargs):
+        took[0] += cost_s
+        written.append(now[0])
+
+    monkeypatch.setattr(live, "set_call_attributes", counting)
+    monkeypatch.setattr(live.time, "perf_counter", lambda: took[0])
+    made = LiveCall(settings=Settings(directory=None), framework="test", clock=lambda: now[0])
+    made.bind_span(TracerProvider().get_tracer("test").start_span("call"), own=True)
+    for n in range(10):
+        made.emit(
+            ev.UserMessageAdded(
+                at_ms=made.now_ms(), item_id=f"item_{n}", text="yes", source=TextSource.TEXT_INPUT
+            )
+        )
+        now[0] += 1
+    assert len(written) == writes
+    made.close("done")
+    assert len(written) == writes + 1
 
 
 class ForeignLoop(asyncio.SelectorEventLoop):

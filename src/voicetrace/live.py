@@ -45,6 +45,8 @@ logger = logging.getLogger("voicetrace")
 
 # The call span is rewritten at most this often while the call runs, and always at its end.
 SPAN_INTERVAL_S: Final = 1.0
+# It costs more the longer the call is: it may take a thousandth of the event loop's time, and no more.
+_SPAN_SHARE: Final = 1000
 _WALL_CLOCK: Final = time.time
 _STEADY_CLOCK: Final = time.monotonic
 
@@ -95,6 +97,7 @@ class LiveCall:
         self._span: Span | None = None
         self._own_span = False
         self._span_written_at = 0.0
+        self._span_pause_s = SPAN_INTERVAL_S
         self._entries: dict[str, str] = {}  # message id -> encoded entry, for joining without re-encoding
         self._revisions: dict[str, int] = {}
         self._expected: set[str] = set()
@@ -203,7 +206,7 @@ class LiveCall:
             for message in change.settled:
                 self._emit_record(message)
             self.files.sync()
-            if self._clock.now() - self._span_written_at >= SPAN_INTERVAL_S:
+            if self._clock.now() - self._span_written_at >= self._span_pause_s:
                 self._write_span()
         for listener in self.listeners:
             try:
@@ -290,6 +293,7 @@ class LiveCall:
             return
         self._span_written_at = self._clock.now()
         self._late = False
+        began = time.perf_counter()
         set_call_attributes(
             self._span,
             self._fragments(),
@@ -298,6 +302,7 @@ class LiveCall:
             max_bytes=self.settings.max_messages_bytes,
             structured=self.settings.structured_messages,
         )
+        self._span_pause_s = max(SPAN_INTERVAL_S, _SPAN_SHARE * (time.perf_counter() - began))
 
     def _fragments(self) -> list[tuple[str, str]]:
         return [(m.id, self._entries[m.id]) for m in self.recorder.ordered()]
