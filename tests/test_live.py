@@ -165,7 +165,7 @@ if __name__ == "__main__":
     assert (found.ended, found.end_reason) == (True, "done")
 
 
-@pytest.mark.parametrize(("cost_s", "writes"), [(0.0, 10), (0.003, 4)])
+@pytest.mark.parametrize(("cost_s", "writes"), [(0.0, 10), (0.0025, 4)])
 def test_the_call_span_is_rewritten_less_often_when_that_takes_longer(monkeypatch, cost_s, writes):
     now, took, written = [1_700_000_000.0], [0.0], []
 
