@@ -307,6 +307,35 @@ def test_what_is_named_as_a_journal_and_is_no_file_is_skipped(tmp_path):
     assert all("no regular file" in s.reason for s in skipped)
 
 
+@pytest.mark.parametrize("bad", ["a/b", "", "0" * 16, "xyz", "\ud800"])
+def test_damaged_ids_cost_the_call_nothing_but_them(tmp_path, bad):
+    events = [
+        replace(e, span_id=bad) if isinstance(e, ev.CallSpanBound | ev.LLMStepStarted) else e for e in story()
+    ]
+    leave(tmp_path / "call-1", events)
+    (call,) = recover(tmp_path).recovered
+    (read,) = read_calls(tmp_path / "call-1" / "trace.json")
+    assert [(m.id, m.text) for m in read.messages] == [(m.id, m.text) for m in call.messages]
+    assert len(recover(tmp_path).finished) == 1
+
+
+def test_a_journal_that_nothing_can_be_made_of_does_not_keep_the_others_from_their_end(tmp_path, monkeypatch):
+    for name in ("call-1", "call-2"):
+        leave(tmp_path / name, story())
+    real = recovery.call_spans
+
+    def failing(recorder, **kwargs):
+        if "call-1" in kwargs["messages_uri"]:
+            raise OverflowError("too big")
+        return real(recorder, **kwargs)
+
+    monkeypatch.setattr(recovery, "call_spans", failing)
+    report = recover(tmp_path)
+    assert [Path(c.source).parent.name for c in report.recovered] == ["call-2"]
+    assert [s.path.parent.name for s in report.skipped] == ["call-1"]
+    assert report.skipped[0].reason.endswith("cannot be recovered: OverflowError: too big")
+
+
 CHILD = """
 import os, signal, sys
 from pathlib import Path

@@ -77,6 +77,10 @@ def recover(directory: str | Path, *, exporter: SpanExporter | None = None) -> R
             _recover_one(path, report, exporter)
         except (JournalError, OSError) as error:
             report.skipped.append(Skipped(path, str(error)))
+        except Exception as error:  # noqa: BLE001  named and counted; a broken journal costs no other its end
+            report.skipped.append(
+                Skipped(path, f"{path} cannot be recovered: {type(error).__name__}: {error}")
+            )
     return report
 
 

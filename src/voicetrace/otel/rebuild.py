@@ -17,7 +17,7 @@ from voicetrace.call import CallRecorder
 from voicetrace.messages import LLMStep
 from voicetrace.otel.attributes import call_attributes, step_attributes
 from voicetrace.otel.encode import call_attributes as with_messages
-from voicetrace.otel.encode import encode_entry
+from voicetrace.otel.encode import encode_entry, valid_unicode
 
 
 def call_spans(
@@ -85,7 +85,7 @@ def _span(
 ) -> ReadableSpan:
     def context(span_id: str) -> SpanContext:
         flags = TraceFlags(TraceFlags.SAMPLED)
-        return SpanContext(int(ids[0], 16), int(span_id, 16), is_remote=False, trace_flags=flags)
+        return SpanContext(_id(ids[0], 32), _id(span_id, 16), is_remote=False, trace_flags=flags)
 
     return ReadableSpan(
         name=name,
@@ -101,3 +101,9 @@ def _span(
             semconv.INSTRUMENTATION_NAME, schema_url=semconv.SCHEMA_URL
         ),
     )
+
+
+def _id(text: str, digits: int) -> int:
+    """The id as a number; of a text that is none (a damaged journal), always the same one."""
+    is_one = len(text) == digits and set(text) <= set("0123456789abcdef") and text.strip("0")
+    return int(text if is_one else hashlib.sha256(valid_unicode(text).encode()).hexdigest()[:digits], 16)
