@@ -87,7 +87,9 @@ def one_kill(rng: random.Random) -> dict[str, object]:
             "lost": lost,
             "invalid": invalid,
             "torn": journal.torn,
-            "recording_ok": path is not None and path.exists() and call.recording.sha256 is not None,
+            # a process killed before its recording began has none
+            "recording_ok": call.recording is None
+            or (path is not None and path.exists() and call.recording.sha256 is not None),
         }
 
 

@@ -248,6 +248,7 @@ class CallRecorder:
         self._steps: dict[str, _StepDraft] = {}
         self._step_of_speech: dict[str, str] = {}
         self._committed_ids: set[str] = set()
+        self._attempted_ids: set[str] = set()  # user items that LLM steps answered before they committed
         self._names_items = False  # the realtime provider gives its user items ids
         self._recording: ev.RecordingStarted | None = None
         self._recording_end: ev.RecordingFinished | None = None
@@ -469,7 +470,21 @@ class CallRecorder:
         for step in self._steps.values():
             self._settle_step(step)
         self.ended = e
-        self._touch_all()  # a transcript that did not come is missing now, and open segments have an end
+        for draft in self._drafts.values():
+            if not self._is_final(draft.last):
+                self._touch(draft)
+
+    def _is_final(self, message: VoiceMessage | None) -> bool:
+        """Whether the end of the call changes nothing about a record.
+
+        It is not open, its transcript is not awaited, and it lies within what was recorded.
+        """
+        return (
+            message is not None
+            and message.state is not State.OPEN
+            and message.text_status is not TextStatus.PARTIAL
+            and (message.end_ms is None or message.end_ms <= self.now_ms)
+        )
 
     def _close_user(self, draft: _UserDraft) -> None:
         if draft.speaking:
@@ -765,7 +780,7 @@ class CallRecorder:
             self._move(draft, item_id)
         draft.committed = draft.settled = draft.visible = True
         draft.dropped = False
-        self._committed_ids.add(item_id)
+        self._note_committed(item_id)
         self._touch(draft)
         for step in self._steps.values():
             if step.settled and step.event.answers == item_id:
@@ -974,7 +989,7 @@ class CallRecorder:
             return
         if not draft.committed:
             draft.committed = True
-            self._committed_ids.add(e.item_id)
+            self._note_committed(e.item_id)
             draft.item_text, draft.cut = e.text, e.cut
             if draft.settled and not draft.visible and draft.has_text:
                 draft.settled = False  # given up as unwritten; it was said after all
@@ -1061,9 +1076,15 @@ class CallRecorder:
         return answers is not None and answers not in self._committed_ids
 
     # -- LLM steps -----------------------------------------------------------------------------------
+    def _note_committed(self, item_id: str) -> None:
+        self._committed_ids.add(item_id)
+        self._attempted_ids.discard(item_id)
+
     def _on_step_started(self, e: ev.LLMStepStarted) -> None:
         if not is_span_id(e.span_id) or self.ended is not None:
             return
+        if e.answers is not None and e.answers not in self._committed_ids:
+            self._attempted_ids.add(e.answers)
         step = self._steps.setdefault(e.span_id, _StepDraft(event=e, context_ids=e.context_ids))
         step.awaited = step.awaited or e.awaits_speech
         if e.speech_id is not None:
@@ -1113,13 +1134,15 @@ class CallRecorder:
     def _settle_step(self, step: _StepDraft) -> None:
         """Say what the step produced; again when a late fact changed it."""
         before = (step.settled, step.outputs, step.context_ids, step.speculative)
-        linked = sorted(
-            (d for d in self._speeches.values() if d.step == step.event.span_id), key=lambda d: d.seq
-        )
+        span_id = step.event.span_id
+        known = (self._speeches.get(speech_id) for speech_id in step.speeches)
+        linked = sorted((d for d in known if d is not None and d.step == span_id), key=lambda d: d.seq)
         step.outputs = [d.key for d in linked if d.committed and d.visible]
         # attempts at a turn that went on: their user item never entered the conversation
-        attempts = {s.event.answers for s in self._steps.values()} - self._committed_ids
-        step.context_ids = tuple(None if i in attempts else i for i in step.event.context_ids)
+        attempts = self._attempted_ids
+        step.context_ids = step.event.context_ids
+        if not attempts.isdisjoint(step.context_ids):
+            step.context_ids = tuple(None if i in attempts else i for i in step.context_ids)
         step.speculative = not step.outputs and (
             (step.event.answers is not None and step.event.answers in attempts)
             or any(d.discarded and not d.visible for d in linked)
