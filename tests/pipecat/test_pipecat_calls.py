@@ -719,28 +719,3 @@ def test_the_livekit_transports_cleared_buffer_is_said_in_the_record(play: Any) 
         ),
     )
     assert call.named()[1]["state"] == "interrupted"
-
-
-def test_several_destinations_are_followed_each_and_one_is_recorded(play: Any) -> None:
-    def two(parts: Parts) -> list[FrameProcessor]:
-        other = sentences(name="other", transport_destination="screen")
-        return [*plain(parts)[:4], ParallelPipeline([parts.tts], [other]), parts.speaker, parts.assistant]
-
-    def speaker() -> SimOutput:
-        made = SimOutput(lead_ms=0)
-        made._params.audio_out_destinations = ["screen"]
-        return made
-
-    call = play(
-        lambda: Script(at=[(0.2, say("One two three four."))], shape=two, speaker=speaker, until=4),
-        clips=False,
-        warnings=(
-            "the audio sent to destination 'screen' is not recorded: "
-            "the agent's channel holds what the default destination played",
-        ),
-    )
-    spoken = [(m["text"], m["start_ms"], m["end_ms"], m["text_source"]) for m in call.named()]
-    assert sorted(spoken) == [
-        ("One two three four.", 320, 1160, "playout_aligned"),
-        ("One two three four.", 320, 1160, "tts_input"),
-    ]

@@ -52,7 +52,7 @@ class _Follower:
                 HelperTrace(setup)
                 return None
             _TRACES[worker] = found = PipelineTrace(setup, self._provider, self._spans)
-        except Exception as error:  # noqa: BLE001  logged: the pipeline runs on, without a trace
+        except Exception as error:
             logger.warning(
                 "voicetrace could not follow this pipeline (%s: %s); it runs on, untraced",
                 type(error).__name__,
