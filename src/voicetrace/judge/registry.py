@@ -150,6 +150,8 @@ class SqliteRegistry:
             with self._lock, contextlib.closing(sqlite3.connect(self._path, timeout=5.0)) as db, db:
                 return db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
+            if "no such table" in str(error):
+                raise NotConfigured(f"{self._path} is no warehouse: it has no table services") from error
             raise WarehouseUnavailable(f"{self._path} cannot be used: {error}") from error
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -201,11 +202,20 @@ def _ending(code: int | None) -> str:
 def _serve(conn: Connection, judge: JudgeConfig, judge_call: JudgeCall) -> None:
     """The worker: ends when its parent closes the pipe, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to answer
+    threading.Thread(target=_end_with_parent, name="voicetrace-parent", daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         conn.send(READY)
         while True:
             ref = conn.recv()
             conn.send(judge_ref(ref, judge, judge_call))
+
+
+def _end_with_parent() -> None:
+    """A call may take long, and nobody waits for it any more."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 @contextlib.contextmanager

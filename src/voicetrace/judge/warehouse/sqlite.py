@@ -182,6 +182,8 @@ class SqliteWarehouse:
         try:
             yield db
         except sqlite3.Error as error:
+            if "no such table" in str(error):
+                raise NotConfigured(f"{self._path} is no warehouse: it has no table voice_judge") from error
             raise WarehouseUnavailable(f"{self._path} cannot be used: {error}") from error
         finally:
             with contextlib.suppress(sqlite3.Error):
