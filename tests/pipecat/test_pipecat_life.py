@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider
 from pc_doubles import Reply, Said
 from pc_record import Outcome, check, leftovers, record, record_all, record_many, said, spoke
-from pc_script import Parts, Script, Stage, build, end, plain, play, push, speak
+from pc_script import Parts, Script, Stage, build, plain, play, push, speak
 from pipecat.bus import BusBridgeProcessor
 from pipecat.frames import frames
 from pipecat.pipeline.pipeline import Pipeline
@@ -399,7 +399,9 @@ async def with_a_helper(attach: Callable[[PipelineWorker], Any]) -> Stage:
     stage.began = stage.line.started_unix or time.time()
     speak(stage, Said(1, 2, "one"))
     await asyncio.sleep(6)
-    await end(stage, "end")
+    await runner.end("over")  # of all workers; the voice's own end would leave the helper waiting
+    await asyncio.wait([stage.running], timeout=10)
+    assert stage.running.done()
     return stage
 
 
@@ -500,7 +502,7 @@ def test_messages_that_are_no_dicts_or_hold_images_have_ids_as_any(tmp_path: Pat
     }
 
     def odd(messages: list[Any]) -> None:
-        messages.append(LLMSpecificMessage(llm="other", message={"role": "user", "content": "x"}))
+        messages.append(LLMSpecificMessage(llm="openai", message={"role": "user", "content": "x"}))
         messages.append(image)
 
     call = check(
