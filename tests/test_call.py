@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from strategies import SPANS, start, watch
 from voicetrace import events as ev
-from voicetrace.call import CallRecorder, ContractError
+from voicetrace.call import CallRecorder, ContractError, fold
 from voicetrace.messages import Channel, Role, Selection, State, TextSource, TextStatus, TimingSource
 
 STT, TYPED = TextSource.STT, TextSource.TEXT_INPUT
@@ -1100,3 +1102,15 @@ def test_a_broken_rule_raises_when_strict_and_is_said_when_not(monkeypatch):
     lenient = CallRecorder()
     lenient.apply(user_item(1, "u", "hi"))
     assert (dict(lenient.messages), lenient.warnings) == ({}, ["not written, message u: made up"])
+
+
+def test_content_may_be_withdrawn_before_anything_was_said_and_not_later():
+    started = ev.CallStarted(at_ms=0, call_id="c", origin_unix_ms=0, framework="f")
+    withdrawn = dataclasses.replace(started, content_captured=False)
+    message = only(
+        fold([started, withdrawn, begin(10), stop(100), words(110, None), user_item(150, "i", None)])
+    )
+    assert message.text_status is TextStatus.NOT_CAPTURED
+    late = fold([started, begin(10), stop(100), withdrawn])
+    assert late.started == started
+    assert late.warnings == ["the call was started twice"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from voicetrace import agentclash as agentclash
     from voicetrace.messages import LLMStep, Recording, VoiceMessage
+    from voicetrace.noting import note_message
     from voicetrace.otel import wrap_exporter
     from voicetrace.reader import read_calls
     from voicetrace.recovery import recover
@@ -28,6 +29,7 @@ __all__ = [
     "VoiceMessage",
     "agentclash",
     "configure",
+    "note_message",
     "read_calls",
     "recover",
     "wrap_exporter",
@@ -40,6 +42,7 @@ _HOMES = {
     "VoiceCall": "voicetrace.voice_call",
     "VoiceMessage": "voicetrace.messages",
     "configure": "voicetrace.settings",
+    "note_message": "voicetrace.noting",
     "read_calls": "voicetrace.reader",
     "recover": "voicetrace.recovery",
     "wrap_exporter": "voicetrace.otel",

@@ -11,7 +11,7 @@ Not thread-safe: one owner applies the events of one call, in the order in which
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -449,6 +449,8 @@ class CallRecorder:
     def _on_call_started(self, e: ev.CallStarted) -> None:
         if self.started is None:
             self.started = e
+        elif not self._drafts and e == replace(self.started, content_captured=False):
+            self.started = e  # before anything was said, the framework forbade to keep texts
         elif self.started != e:
             self._warn("the call was started twice")
 

@@ -172,6 +172,13 @@ class LiveCall:
         """Say in the record that something was not captured. Thread-safe."""
         self.emit(ev.CaptureFault(at_ms=self.now_ms(), message=message))
 
+    def withhold_content(self) -> None:
+        """Keep no text of this call; for a framework whose own switch is known only after the start."""
+        started = self.recorder.started
+        if self._content and started is not None:
+            self._content = False
+            self.emit(replace(started, content_captured=False))
+
     def _private(self, event: ev.Event) -> ev.Event:
         """Drop or redact content before it is kept anywhere (architecture, "On the wire")."""
         redact = self.settings.redact

@@ -138,9 +138,9 @@ def build(script: Script, log: FrameworkLog) -> Stage:
     return stage
 
 
-async def play(script: Script, log: FrameworkLog) -> Stage:
+async def play(script: Script, log: FrameworkLog, stage: Stage | None = None) -> Stage:
     """Run one call as scripted. Actions run in tasks of their own, as an application's code would."""
-    stage = build(script, log)
+    stage = stage or build(script, log)
     await stage.session.start(script.agent(), **script.start)
     running = []
     for at, action in sorted(script.at, key=lambda pair: pair[0]):

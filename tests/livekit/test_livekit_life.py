@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import gc
 import itertools
 import json
 import logging
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ from voicetrace import settings
 from voicetrace.integrations.livekit import LiveKitInstrumentor
 from voicetrace.integrations.livekit.session import CallerTap
 from voicetrace.messages import Role
+from voicetrace.writer import WRITER
 
 ONE = Script(said=[Said(1, 2, "one")], replies={"one": Reply("First answer"), "*": Reply("Other")}, until=5)
 TWO = Script(said=[Said(1.5, 2.5, "two")], replies={"two": Reply("Second answer here")}, until=6)
@@ -559,3 +563,36 @@ def test_a_minute_of_silence_is_one_call_with_one_turn(tmp_path: Path) -> None:
     outcome = check(run_script(Script(said=[Said(50, 51, "one")], until=60), tmp_path))
     assert outcome.call.duration_ms == 60_300
     assert outcome.named()[0] == said("u1", 0, "one", [(50_000, 51_000)])
+
+
+def test_a_session_that_is_dropped_and_never_closed_is_freed_and_its_call_ends(tmp_path: Path) -> None:
+    async def dropped(log: FrameworkLog) -> list[Stage]:
+        for _ in range(4):
+            await play(dataclasses.replace(ONE, closes=False, mic=True), log)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0.1)
+        log.lines.clear()
+        return []
+
+    sessions: list[weakref.ref[AgentSession[Any]]] = []
+    begin = LiveKitInstrumentor._begin
+
+    def remember(instrumentor: LiveKitInstrumentor, session: AgentSession[Any], *args: Any) -> Any:
+        sessions.append(weakref.ref(session))
+        return begin(instrumentor, session, *args)
+
+    with mock.patch.object(LiveKitInstrumentor, "_begin", remember):
+        run_scripts(dropped, tmp_path, configure={"audio": "both"}, keep=True)
+    gc.collect()
+    try:
+        assert WRITER.drain(10)
+        freed = sum(ref() is None for ref in sessions)
+        assert freed >= 2  # the framework itself keeps the last ones
+        ended = [c.end_reason for c in voicetrace.read_calls(tmp_path)]
+        assert ended.count("session lost") == freed
+    finally:
+        active = LiveKitInstrumentor._active
+        assert active is not None
+        active.uninstrument()
+        settings.reset()

@@ -12,5 +12,6 @@ except ImportError as error:  # pragma: no cover - exercised by the bare-wheel c
     ) from error
 
 from voicetrace.integrations.livekit.instrumentor import LiveKitInstrumentor, VoiceSpanProcessor
+from voicetrace.integrations.livekit.single import TracedSession, trace_session
 
-__all__ = ["LiveKitInstrumentor", "VoiceSpanProcessor"]
+__all__ = ["LiveKitInstrumentor", "TracedSession", "VoiceSpanProcessor", "trace_session"]

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import weakref
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Collection
 from contextvars import ContextVar
 from importlib.metadata import version
 from typing import Any, Final
 
 from livekit.agents import AgentSession, llm, telemetry
-from livekit.agents.telemetry import gen_ai
 from livekit.agents.voice import SpeechHandle, agent_activity
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -27,7 +25,9 @@ from voicetrace.integrations.livekit.patches import Patches, takes_keywords
 from voicetrace.integrations.livekit.realtime import GENERATION, GENERATION_KEYWORDS
 from voicetrace.integrations.livekit.session import TRACES_BY_SPEECH, SessionTrace, tell_chunks
 from voicetrace.live import LiveCall
+from voicetrace.noting import register_call
 from voicetrace.otel.setup import get_provider
+from voicetrace.writer import WRITER
 
 logger = logging.getLogger("voicetrace")
 
@@ -47,7 +47,7 @@ class VoiceSpanProcessor(SpanProcessor):
 
     def __init__(self) -> None:
         self.enabled = True
-        self._traces: dict[int, SessionTrace] = {}  # by the id of a span that is open
+        self._traces: dict[int, Callable[[], SessionTrace | None]] = {}  # by the id of a span that is open
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """A span began: remember whose it is."""
@@ -56,24 +56,39 @@ class VoiceSpanProcessor(SpanProcessor):
         context, parent = span.context, span.parent
         found = _STARTING.get() if span.name == semconv.LK_SPAN_SESSION else None
         if found is None and parent is not None:
-            found = self._traces.get(parent.span_id)
+            found = self._found(self._traces.get(parent.span_id))
         if found is None or context is None:
             return
-        self._traces[context.span_id] = found
+        # a session that is dropped and never closed never ends its span, and must not live on in here
+        key = context.span_id
+        self._traces[key] = (
+            weakref.ref(found, lambda _: self._traces.pop(key, None))
+            if span.name == semconv.LK_SPAN_SESSION
+            else functools.partial(_same, found)
+        )
         found.span_started(span, span.name, format_span_id(context.span_id))
 
     def on_end(self, span: ReadableSpan) -> None:
         """A span ended: tell its call what it says."""
         context = span.context
-        found = self._traces.pop(context.span_id, None) if context is not None else None
+        found = self._found(self._traces.pop(context.span_id, None)) if context is not None else None
         if found is not None and context is not None and self.enabled:
             found.span_ended(span, span.name, format_span_id(context.span_id))
 
     def shutdown(self) -> None:
         """The provider goes: calls whose session was never closed end here."""
-        for found in set(self._traces.values()):
-            found.end("provider shut down")
+        for found in {self._found(t) for t in list(self._traces.values())}:
+            if found is not None:
+                found.end("provider shut down")
         self._traces.clear()
+
+    @staticmethod
+    def _found(reference: Callable[[], SessionTrace | None] | None) -> SessionTrace | None:
+        return reference() if reference is not None else None
+
+
+def _same(found: SessionTrace) -> SessionTrace:
+    return found
 
 
 class LiveKitInstrumentor:
@@ -90,9 +105,25 @@ class LiveKitInstrumentor:
         self._guard = Guard()
         self._processor = VoiceSpanProcessor()
         self._attached: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._live: dict[int, tuple[weakref.ref[AgentSession[Any]], SessionTrace]] = {}
+        # weak: the session's own handlers keep its trace, and nothing of ours keeps the session
+        self._live: dict[int, tuple[weakref.ref[AgentSession[Any]], weakref.ref[SessionTrace]]] = {}
         self._provider: TracerProvider | None = None
         self._own_livekit_provider: Any = None
+        self._private_llm = False  # LLM steps are told by the private function
+
+    @classmethod
+    def is_in_force(cls) -> bool:
+        """Whether any instrumentor follows every session of this process."""
+        return cls._active is not None
+
+    @property
+    def is_instrumented_by_opentelemetry(self) -> bool:
+        """As `is_instrumented`; the name that OpenTelemetry's auto-instrumentation uses."""
+        return self.is_instrumented
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """What must be installed, for OpenTelemetry's auto-instrumentation."""
+        return package._instruments  # noqa: SLF001
 
     @property
     def is_instrumented(self) -> bool:
@@ -102,10 +133,15 @@ class LiveKitInstrumentor:
     @property
     def calls(self) -> list[LiveCall]:
         """The calls that are going on."""
-        return [t.call for _, t in self._live.values() if not t.call.closed]
+        return [t.call for t in self._traces() if not t.call.closed]
 
-    def instrument(self, tracer_provider: TracerProvider | None = None) -> LiveKitInstrumentor:
+    def _traces(self) -> list[SessionTrace]:
+        return [found for _, t in list(self._live.values()) if (found := t()) is not None]
+
+    def instrument(self, tracer_provider: TracerProvider | None = None, **_: Any) -> LiveKitInstrumentor:
         """Follow every `AgentSession` that starts from now on.
+
+        Other keywords are what OpenTelemetry's auto-instrumentation passes, and mean nothing here.
 
         Args:
             tracer_provider: Where LiveKit's and our spans go. Default: `configure`'s, else the global one,
@@ -124,7 +160,8 @@ class LiveKitInstrumentor:
         if not private:
             logger.warning(
                 "livekit-agents %s is not among the versions voicetrace was tested with (%s): only public "
-                "hooks are used, and LLM steps are not linked to messages",
+                "hooks are used; several messages of one realtime response are not told apart, and a reply "
+                "cut before its first sound has no text",
                 installed,
                 package._instruments[0],  # noqa: SLF001
             )
@@ -134,10 +171,12 @@ class LiveKitInstrumentor:
         self._patches.replace(AgentSession, "generate_reply", self._wrap_generate_reply)
         if private:
             if takes_keywords(getattr(agent_activity, "perform_llm_inference", None), LLM_KEYWORDS):
+                self._private_llm = True
                 self._patches.replace(agent_activity, "perform_llm_inference", self._wrap_llm)
             else:
                 logger.warning(
-                    "livekit-agents %s changed perform_llm_inference: LLM steps are not linked to messages",
+                    "livekit-agents %s changed perform_llm_inference: a reply cut before its first sound has "
+                    "no text",
                     installed,
                 )
             if takes_keywords(
@@ -154,7 +193,17 @@ class LiveKitInstrumentor:
                 )
         return self
 
-    def uninstrument(self) -> None:
+    def follow_one(self, session: AgentSession[Any], tracer_provider: TracerProvider | None = None) -> None:
+        """Follow this session only, by replacing names on its instance; see `trace_session`."""
+        self._set_up_provider(tracer_provider)
+        for name, wrap in (
+            ("start", self._wrap_start),
+            ("say", self._wrap_say),
+            ("generate_reply", self._wrap_generate_reply),
+        ):
+            self._patches.replace(session, name, functools.partial(_on_instance, session, wrap))
+
+    def uninstrument(self, **_: Any) -> None:
         """Put back every name that was replaced, and leave running sessions without a handler of ours.
 
         Calls that are going on end here, with the reason ``uninstrumented``.
@@ -162,7 +211,11 @@ class LiveKitInstrumentor:
         if not self.is_instrumented:
             return
         LiveKitInstrumentor._active = None
-        for _, running in list(self._live.values()):
+        self.stop()
+
+    def stop(self) -> None:
+        """End the calls that are going on, and put back every name that was replaced."""
+        for running in self._traces():
             running.end("uninstrumented")
         self._live.clear()
         for name in self._patches.restore():
@@ -223,8 +276,7 @@ class LiveKitInstrumentor:
         return start
 
     def _begin(self, session: AgentSession[Any], args: Any, kwargs: dict[str, Any]) -> SessionTrace | None:
-        known = self._live.get(id(session))
-        if known is not None and known[0]() is session and not known[1].call.closed:
+        if self._trace_of(session) is not None:
             return None  # start() on a started session does nothing
         self._attach_processor()
         chosen = settings.current()
@@ -237,9 +289,21 @@ class LiveKitInstrumentor:
             content_captured=chosen.content == "full" and content_allowed(kwargs.get("record")),
             agent_name=str(getattr(agent, "label", "")),
         )
-        running = SessionTrace(session, call)
+        running = SessionTrace(session, call, own_nodes=not self._private_llm)
+        register_call(session, call)
         key = id(session)
-        self._live[key] = (weakref.ref(session, lambda _: self._live.pop(key, None)), running)
+        self._live[key] = (
+            weakref.ref(session, lambda _: self._live.pop(key, None)),
+            weakref.ref(running),
+        )
+        # on the writer thread, for the garbage collector may come while any lock of ours is held
+        lost = weakref.finalize(session, WRITER.submit, call.close, "session lost")
+        lost.atexit = False
+
+        def closed(_: LiveCall) -> None:
+            lost.detach()
+
+        call.on_closed.append(closed)
         return running
 
     def _started(self, running: SessionTrace) -> None:
@@ -251,7 +315,8 @@ class LiveKitInstrumentor:
     # -- AgentSession.say and generate_reply ---------------------------------------------------------
     def _trace_of(self, session: AgentSession[Any]) -> SessionTrace | None:
         known = self._live.get(id(session))
-        return known[1] if known is not None and known[0]() is session and not known[1].call.closed else None
+        running = known[1]() if known is not None and known[0]() is session else None
+        return running if running is not None and not running.call.closed else None
 
     def _wrap_say(self, original: Callable[..., SpeechHandle]) -> Callable[..., SpeechHandle]:
         @functools.wraps(original)
@@ -356,12 +421,47 @@ class LiveKitInstrumentor:
         return (running, handle) if running is not None and handle is not None else None
 
 
+def _on_instance(session: Any, wrap: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    """A wrapper made for the class, bound to one session."""
+
+    @functools.wraps(original)
+    def unbound(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    return functools.partial(wrap(unbound), session)
+
+
 def content_allowed(record: Any = None) -> bool:
     """Whether LiveKit's own switches let text be kept (livekit-capture.md, fact 10 and T24)."""
-    if not gen_ai.capture_content_enabled() or telemetry.utils.allow_pii_from_env() is False:
-        return False
     if isinstance(record, dict) and record.get("redaction"):
         return False
-    with contextlib.suppress(AttributeError):
-        return not telemetry.utils.redaction_enabled()
-    return True
+    return all(
+        allows()
+        for allows in (_gen_ai_allows, _pii_allowed, _provider_allows, lambda: not _redaction_enabled())
+    )
+
+
+def _gen_ai_allows() -> bool:
+    try:
+        from livekit.agents.telemetry import gen_ai
+    except ImportError:  # before 1.8
+        return True
+    return gen_ai.capture_content_enabled()
+
+
+def _pii_allowed() -> bool:
+    from_env = getattr(telemetry.utils, "allow_pii_from_env", None)
+    return from_env is None or from_env() is not False
+
+
+def _provider_allows() -> bool:
+    """Whether `set_tracer_provider(..., allow_pii=False)` was not said of the provider LiveKit writes to."""
+    native = getattr(getattr(telemetry, "tracer", None), "_tracer_provider", None)
+    processors = getattr(getattr(native, "_active_span_processor", None), "_span_processors", ())
+    return all(getattr(processor, "_allow_pii", True) is not False for processor in processors)
+
+
+def _redaction_enabled() -> bool:
+    utils = telemetry.utils
+    enabled = getattr(utils, "redaction_enabled", None) or getattr(utils, "_redaction_enabled", None)
+    return enabled is not None and bool(enabled())

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
-_instruments: Final = ("livekit-agents >= 1.8, < 1.9",)
-TESTED: Final = ("1.8.9",)
-OLDEST: Final = (1, 8)
+_instruments: Final = ("livekit-agents >= 1.7, < 1.9",)
+TESTED: Final = ("1.7.0", "1.8.9")
+OLDEST: Final = (1, 7)
 NEWEST: Final = (1, 9)  # the first that is not supported
 
 

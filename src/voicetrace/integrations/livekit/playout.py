@@ -49,12 +49,23 @@ class _Segment:
     def take(self, first: int, last: int) -> bytes:
         """Samples [first, last) of the segment; what comes before is let go, for it was discarded."""
         width = 2 * self.channels
-        whole = b"".join(self.chunks)
         low, high = max(0, first - self.start), max(0, min(last, self.samples) - self.start)
-        rest = whole[high * width :]
-        self.chunks = deque([rest] if rest else [])
+        self._pop(min(low, high) * width)
+        taken = self._pop(max(0, high - low) * width)
         self.start += high
-        return whole[low * width : high * width]
+        return taken
+
+    def _pop(self, size: int) -> bytes:
+        """The next bytes; what lies behind them is not touched, for a long reply is taken in many pieces."""
+        out: list[bytes] = []
+        while size > 0 and self.chunks:
+            chunk = self.chunks.popleft()
+            if len(chunk) > size:
+                self.chunks.appendleft(chunk[size:])
+                chunk = chunk[:size]
+            out.append(chunk)
+            size -= len(chunk)
+        return b"".join(out)
 
 
 class PlayoutAdapter:

@@ -21,6 +21,7 @@ from opentelemetry.trace import Span
 
 from voicetrace import events as ev
 from voicetrace import semconv
+from voicetrace.integrations.livekit.nodes import AgentNodes
 from voicetrace.integrations.livekit.playout import PlayoutAdapter
 from voicetrace.integrations.livekit.realtime import RealtimeAdapter
 from voicetrace.live import LiveCall
@@ -109,7 +110,7 @@ class CallerTap(io.AudioInput):
 class SessionTrace:
     """Follows one run of one session, from `start` to `close`. Loop-affine; every handler is guarded."""
 
-    def __init__(self, session: AgentSession[Any], call: LiveCall) -> None:
+    def __init__(self, session: AgentSession[Any], call: LiveCall, *, own_nodes: bool = False) -> None:
         self.call = call
         self._session = weakref.ref(session)
         self._speeches: dict[str, Speech] = {}
@@ -125,6 +126,9 @@ class SessionTrace:
         self.playout = PlayoutAdapter(call, self.current_key)
         self.realtime = RealtimeAdapter(self, server_vad_silence_ms=call.settings.server_vad_silence_ms)
         wrap = call.guard.wrap
+        # LLM steps by public hooks, where the private function does not tell them
+        self._nodes = AgentNodes(wrap("llm_node", self._node_called)) if own_nodes else None
+        self._turns: dict[int, Span] = {}  # the open agent_turn spans, by id
         self._handlers: dict[Any, Any] = {
             "user_state_changed": wrap("user_state_changed", self._on_user_state),
             "agent_state_changed": wrap("agent_state_changed", self._on_agent_state),
@@ -163,6 +167,8 @@ class SessionTrace:
         session = self._session()
         self.playout.leave()
         self.realtime.close()
+        if self._nodes is not None:
+            self._nodes.leave()
         if session is None:
             return
         for name, handler in self._handlers.items():
@@ -356,6 +362,14 @@ class SessionTrace:
             answers=users[-1] if users else None,
         )
 
+    def _node_called(self, chat_ctx: llm.ChatContext, span: Span) -> None:
+        """An agent's node runs in `span`; the turn around it says whose words it writes."""
+        parent = getattr(span, "parent", None)
+        turn = self._turns.get(parent.span_id) if parent is not None else None
+        speech = self._speech_in(turn)
+        if speech is not None:
+            self.llm_called(speech.handle, chat_ctx, span)
+
     def llm_data(self, handle: SpeechHandle, data: Any) -> None:
         """LiveKit's own record of the step that is about to run: its text, and its item's id to be."""
         speech = self._speeches.get(handle.id)
@@ -420,6 +434,9 @@ class SessionTrace:
         item = event.item
         if item.type == "agent_handoff":
             self.realtime.agent_changed()
+            session = self._session()
+            if self._nodes is not None and session is not None:
+                self._nodes.follow(session.current_agent)
         if not isinstance(item, llm.ChatMessage):
             return
         if item.role == "user":
@@ -472,15 +489,17 @@ class SessionTrace:
 
     def _speech_in_context(self) -> Speech | None:
         """The speech whose task runs now: its turn span names the generation; else the current one."""
-        attributes = getattr(trace.get_current_span(), "attributes", None) or {}
-        generation = attributes.get(semconv.LK_GENERATION_ID)
-        if isinstance(generation, str):
-            speech = self._speeches.get(generation.rpartition("_")[0])
-            if speech is not None:
-                return speech
+        speech = self._speech_in(trace.get_current_span())
+        if speech is not None:
+            return speech
         session = self._session()
         handle = session.current_speech if session is not None else None
         return self._speeches.get(handle.id) if handle is not None else None
+
+    def _speech_in(self, turn: Any) -> Speech | None:
+        """The speech whose generation this turn span names."""
+        generation = (getattr(turn, "attributes", None) or {}).get(semconv.LK_GENERATION_ID)
+        return self._speeches.get(generation.rpartition("_")[0]) if isinstance(generation, str) else None
 
     def _step_in_context(self) -> Step | None:
         speech = self._speech_in_context()
@@ -489,7 +508,11 @@ class SessionTrace:
     # -- native spans --------------------------------------------------------------------------------
     def _on_span_started(self, span: Span, name: str, span_id: str) -> None:
         if name == semconv.LK_SPAN_SESSION:
+            if getattr(self._session(), "_redaction_enabled", False):
+                self.call.withhold_content()  # decided inside `start`, before anything is said
             self.call.bind_span(span)
+        elif name == semconv.LK_SPAN_AGENT_TURN:
+            self._turns[span.get_span_context().span_id] = span
         elif name == semconv.LK_SPAN_REALTIME:
             speech = self._speech_in_context()
             self.realtime.inference_started(span, speech.handle if speech is not None else None)
@@ -498,6 +521,7 @@ class SessionTrace:
 
     def _on_span_ended(self, span: Any, name: str, span_id: str) -> None:
         now = self.call.now_ms()
+        self._turns.pop(span.context.span_id, None)
         if name == semconv.LK_SPAN_EOU_WAIT:
             outcome = (span.attributes or {}).get(semconv.LK_EOU_OUTCOME)
             decided: Any = {"committed": "committed", "user_resumed": "resumed"}.get(str(outcome), "dropped")
