@@ -34,6 +34,7 @@ _LANGUAGE_SPEECH_MS: Final = 2500
 _PAD_MS: Final = 40
 _ODD_LOG_PROBABILITY: Final = -0.5
 _ODD_ERRORS: Final = 0.35
+_LAST_WORDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +369,9 @@ def _listen(
         if item.turn.state is State.COMPLETE:
             item.values["missing_end"] = readback.misses_end(said, heard.text)
         for found in readback.contradictions(said, heard.text, options.lexicon):
+            cut = item.turn.state is not State.COMPLETE
+            if cut and len(heard.text) - found.heard_at[1] < _LAST_WORDS:
+                continue  # the value was being said when it was cut
             # what the text says, as it is written and as the recogniser would have written it
             as_heard = heard.text[: found.heard_at[0]] + found.said + heard.text[found.heard_at[1] :]
             value = said[found.said_at[0] : found.said_at[1]]

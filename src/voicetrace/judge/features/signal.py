@@ -98,15 +98,15 @@ def end_level_db(samples: Floats, rate_hz: int) -> float | None:
 
 
 def is_narrow(samples: Floats, rate_hz: int) -> bool:
-    """Tell whether the sound ends at 4 kHz: above it there is less than a hundred-thousandth of its power."""
+    """Tell whether the sound ends at 4 kHz: above it there is less than a ten-thousandth of its power."""
     size = 1024
     count = samples.size // size
     if not count:
         return False
     frames = samples[: count * size].reshape(count, size) * np.hanning(size)
     power = (np.abs(np.fft.rfft(frames, axis=1)) ** 2).sum(axis=0)
-    split = int(4200 / rate_hz * size)
-    return bool(power[split:].sum() < 1e-5 * power.sum())
+    split = int(4500 / rate_hz * size)
+    return bool(power[split:].sum() < 1e-4 * power.sum())
 
 
 def _active_power(samples: Floats, rate_hz: int) -> float:

@@ -19,8 +19,8 @@ class _Model(BaseModel):
 class Turn(_Model):
     """What somebody said in one go: a message, or a stretch of speech that no message names.
 
-    ``start_ms`` and ``end_ms`` are where its sound begins and ends: the message's bounds, moved to the edge
-    of speech in the audio that lies within 250 ms. ``ranges`` are its stretches, likewise.
+    ``start_ms`` and ``end_ms`` are where its sound begins and ends: the message's bounds, moved to the edges
+    of the speech that they mean. ``ranges`` are its stretches, likewise.
     """
 
     message_id: str | None

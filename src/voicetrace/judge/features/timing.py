@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who spoke when: turns snapped to the audio, and what lies between and on top of them.
 
-The messages say whose words they are; the audio says when they sounded. A bound moves to the nearest edge
-of speech within 250 ms, so that receipt jitter and silence that a synthesiser puts around speech do not
-count as somebody's pause. A call whose messages have no bounds is told from the audio alone.
+The messages say whose words they are; the audio says when they sounded. A bound moves to the edge of the
+speech it means, up to 250 ms outwards, so that receipt jitter and the silence that a synthesiser puts around
+speech do not count as somebody's pause. A call whose messages have no bounds is told from the audio alone.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def overlaps_of(turns: Sequence[Turn], agent: Ranges | None) -> tuple[Overlap, .
             continue
         for start, end in turn.ranges:
             for agent_index, spoken in own:
-                stretch = _stretch(spoken, agent, start)
-                if stretch is not None:
-                    out.append(_spoken_over(index, turn, (start, end), agent_index, spoken, stretch))
+                rest = _rest(spoken, agent, (start, end))
+                if rest is not None:
+                    out.append(_spoken_over(index, turn, (start, end), agent_index, spoken, rest))
                 elif start < spoken.start_ms < end - _ON_TOP_MS:
                     both = min(end, spoken.end_ms) - spoken.start_ms
                     out.append(
@@ -186,18 +186,17 @@ def _ranges(message: VoiceMessage, recording: Recording | None) -> Ranges:
 
 
 def _snapped(bounds: Range, speech: Ranges | None) -> Range:
-    """The bounds at the nearest edges of speech; where there is none near, as they were."""
-    if not speech:
-        return bounds
+    """The bounds of the speech that lies within these; where there is none, as they were.
+
+    Speech may begin or end up to 250 ms outside; what reaches further belongs to a neighbour too, and is cut
+    at the bound.
+    """
     start, end = bounds
-    low = _nearest(start, [s for s, _ in speech])
-    high = _nearest(end, [e for _, e in speech])
-    return (low, high) if low < high else bounds
-
-
-def _nearest(value: int, edges: Sequence[int]) -> int:
-    best = min(edges, key=lambda e: abs(e - value))
-    return best if abs(best - value) <= SNAP_MS else value
+    own = [(s, e) for s, e in speech or () if min(e, end) - max(s, start) >= min(_ON_TOP_MS, end - start)]
+    if not own:
+        return bounds
+    low, high = own[0][0], own[-1][1]
+    return (low if low >= start - SNAP_MS else start, high if high <= end + SNAP_MS else end)
 
 
 def _from_audio(role: Role, speech: Ranges | None) -> list[Turn]:
@@ -241,30 +240,24 @@ def _any(ranges: Sequence[Range], low: int, high: int) -> bool:
     return any(s < high and e > low for s, e in ranges)
 
 
-def _stretch(spoken: Turn, agent: Ranges | None, at: int) -> Range | None:
-    """The run of the agent's speech that is going on at a moment, short pauses within it counted in."""
+def _rest(spoken: Turn, agent: Ranges | None, speech: Range) -> Range | None:
+    """What the agent still says of a turn into which somebody speaks; ``None`` when they do not."""
+    start, end = speech
+    if not spoken.start_ms + _ON_TOP_MS <= start < spoken.end_ms - _ON_TOP_MS:
+        return None
     parts = _within(agent, spoken) if agent is not None else list(spoken.ranges)
-    run: Range | None = None
-    for start, end in parts:
-        run = (run[0], end) if run is not None and start - run[1] < _ONE_TURN_MS else (start, end)
-        if run[0] + _ON_TOP_MS <= at < run[1] - _ON_TOP_MS:
-            rest = [p for p in parts if p[0] >= end]
-            for low, high in rest:
-                if low - run[1] >= _ONE_TURN_MS:
-                    break
-                run = (run[0], high)
-            return run
-    return None
+    after = [(max(s, start), e) for s, e in parts if e > start + _ON_TOP_MS and s < end]
+    return (after[0][0], after[-1][1]) if after else None
 
 
 def _spoken_over(
-    index: int, turn: Turn, speech: Range, agent_index: int, spoken: Turn, stretch: Range
+    index: int, turn: Turn, speech: Range, agent_index: int, spoken: Turn, rest: Range
 ) -> Overlap:
     start, end = speech
     if end - start < BARGE_IN_MS or is_backchannel(turn.text):
-        stopped = spoken.state is State.INTERRUPTED and stretch[1] - end < TRIGGER_MS
-        value = max(0, stretch[1] - start) if stopped else -1
+        stopped = spoken.state is State.INTERRUPTED and rest[1] - end < TRIGGER_MS
+        value = max(0, rest[1] - start) if stopped else -1
         return Overlap(kind="backchannel", user=index, agent=agent_index, at_ms=start, value_ms=value)
     return Overlap(
-        kind="barge_in", user=index, agent=agent_index, at_ms=start, value_ms=min(stretch[1], end) - start
+        kind="barge_in", user=index, agent=agent_index, at_ms=start, value_ms=min(rest[1], end) - start
     )
