@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -16,8 +17,6 @@ import voicetrace
 from voicetrace.agentclash import validate_bundle
 from voicetrace.journal import FILE_NAME, read_journal
 
-pytest.importorskip("livekit.agents")
-
 PROGRAM = [sys.executable, "-c", "from voicetrace.cli import main; main()"]
 # how late the voice activity detector is depends on how busy the machine is; all else must not
 TIMED_BY_THE_MACHINE = {"user bounds, each", "user bounds, median"}
@@ -29,10 +28,13 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.timeout(240)
-def test_the_demo_call_is_recorded_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("framework", "package"), [("livekit", "livekit.agents"), ("pipecat", "pipecat")])
+def test_the_demo_call_is_recorded_as_it_was(tmp_path: Path, framework: str, package: str) -> None:
+    if importlib.util.find_spec(package.partition(".")[0]) is None:
+        pytest.skip(f"{package} is not installed")
     out = tmp_path / "demo"
     done = subprocess.run(
-        [*PROGRAM, "demo", "--out", str(out), "--check", "--json"],
+        [*PROGRAM, "demo", "--framework", framework, "--out", str(out), "--check", "--json"],
         capture_output=True,
         text=True,
         env=environment(),
@@ -40,6 +42,7 @@ def test_the_demo_call_is_recorded_as_it_was(tmp_path: Path) -> None:
     )
     assert done.stdout, done.stderr
     document = json.loads(done.stdout)
+    assert document["framework"] == framework
     bars = {bar["name"]: bar for bar in document["bars"]}
     assert len(bars) == 10
     missed = {name: bar["misses"] for name, bar in bars.items() if not bar["ok"]}
@@ -66,6 +69,7 @@ def test_the_demo_call_is_recorded_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_an_interrupted_demo_keeps_what_was_said(tmp_path: Path) -> None:
+    pytest.importorskip("livekit.agents")
     out = tmp_path / "demo"
     process = subprocess.Popen(
         [*PROGRAM, "demo", "--out", str(out)],

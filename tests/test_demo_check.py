@@ -439,6 +439,31 @@ def test_an_adopted_attempt_is_listed_under_the_id_that_committed(case: Case) ->
     assert case.missed() == {LINKS}
 
 
+def test_items_without_ids_of_their_own_are_known_by_their_text_and_keep_the_id_they_got(case: Case) -> None:
+    """Pipecat's context has no ids: the truth has names, the record its own ids."""
+    messages = {m.id: m for m in case.call.messages}
+    names = {item["id"]: f"ctx_{n}" for n, item in enumerate(case.truth.items)}
+    items = tuple(
+        {"id": names[i], "role": messages[i].role.value, "text": messages[i].text} for i in names
+    )
+    first, second = (
+        replace(c, context_item_ids=[names[i] for i in c.context_item_ids]) for c in case.truth.llm_calls
+    )
+    case.truth = replace(case.truth, items_have_ids=False, items=items, llm_calls=(first, second))
+    assert not case.missed()
+    hello, hotels, cut, bye = case.call.llm_steps[1].context_ids
+    case.change_step(1, context_ids=(hello, cut, hotels, bye))
+    assert case.missed() == {LINKS}
+    # an item that is no message: any id, but always the same one, and nobody else's
+    tool = {"id": "ctx_tool", "role": "tool", "text": "{}"}
+    seen = [replace(c, context_item_ids=["ctx_tool", *c.context_item_ids]) for c in (first, second)]
+    case.truth = replace(case.truth, items=(tool, *items), llm_calls=tuple(seen))
+    for second_id, right in (("msg_tool", True), ("msg_other", False), (hello, False)):
+        case.change_step(0, context_ids=("msg_tool", hello, hotels))
+        case.change_step(1, context_ids=(second_id, hello, hotels, cut, bye))
+        assert case.missed() == (set() if right else {LINKS})
+
+
 def test_a_call_of_a_tool_made_no_message_and_is_not_speculative(case: Case) -> None:
     step = case.call.llm_steps[0].model_copy(update={"span_id": "b" * 16, "output_ids": ()})
     steps = (step, *case.call.llm_steps)

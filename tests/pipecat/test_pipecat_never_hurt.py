@@ -79,7 +79,7 @@ def rich_call() -> Script:
             Said(1.7, 2.0, "the weather"),
             Said(4.6, 5.2, "story"),
             Said(7.0, 7.5, "stop"),
-            Said(9.5, 9.9),
+            Said(9.0, 9.4),
         ],
         tools=[weather],
         replies={
@@ -88,8 +88,8 @@ def rich_call() -> Script:
             "story": Reply(LONG),
             "stop": Reply(LONG),
         },
-        at=[(6.9, say("and more"))],
-        until=9.2,
+        at=[(6.9, say("and more")), (12, say(LONG))],
+        until=12.6,
         ends="cancel",
     )
 

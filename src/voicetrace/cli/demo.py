@@ -40,6 +40,7 @@ class Framework(StrEnum):
     """The frameworks that have a demo call."""
 
     LIVEKIT = "livekit"
+    PIPECAT = "pipecat"
 
 
 class Format(StrEnum):
@@ -72,11 +73,11 @@ def demo(
 ) -> None:
     """Run a whole call with voicetrace, offline and in real time (about 50 s), and show its record.
 
-    A real agent session with recorded voices: a greeting, a turn with a pause, a tool call, a barge-in, a
-    cough, and a false interruption. No network, no keys.
+    A real session of the framework with recorded voices: a greeting, a turn with a pause, a tool call, a
+    barge-in, a cough, and a false interruption. No network, no keys.
     """
     _prepare(out, force=force)
-    result = _run(out, recording_format, quiet=json)
+    result = _run(out, framework, recording_format, quiet=json)
     bars = result.check() if check else None
     if json:
         print_json(_document(result, bars, framework))
@@ -110,7 +111,7 @@ def _prepare(out: Path, *, force: bool) -> None:
         raise Failure(f"--out {out} cannot be written: {reason(error)}") from error
 
 
-def _run(out: Path, recording_format: Format, *, quiet: bool) -> Demo:
+def _run(out: Path, framework: Framework, recording_format: Format, *, quiet: bool) -> Demo:
     from voicetrace.agentclash import BundleError
     from voicetrace.demo.run import DemoError, run_demo
 
@@ -119,6 +120,7 @@ def _run(out: Path, recording_format: Format, *, quiet: bool) -> Demo:
         with screen:
             return run_demo(
                 out,
+                framework=framework.value,
                 recording_format=recording_format.value,
                 listener=screen.on_change,
                 on_tick=screen.on_tick,

@@ -352,6 +352,7 @@ def _link_faults(matched: _Matched) -> list[str]:
         return [f"the LLM was called {len(calls)} times and the record has {len(steps)} steps"]
     faults: list[str] = []
     made: dict[int, str] = {}
+    names = _item_names(matched)
     for agent, message in matched.agents():
         if agent.llm_call is None:
             if message.produced_by_span_id is not None or call.produced_by(message) is not None:
@@ -370,12 +371,27 @@ def _link_faults(matched: _Matched) -> list[str]:
             faults.append(
                 f"LLM call {number} was {'' if unused else 'not '}speculative, its span says otherwise"
             )
-        faults += _context_faults(matched, number, step)
+        faults += _context_faults(matched, number, step, names)
     return faults
 
 
-def _context_faults(matched: _Matched, number: int, step: LLMStep) -> list[str]:
-    """The ids the LLM saw, where an id that never committed is null, or the id its message got."""
+def _item_names(matched: _Matched) -> dict[str, str]:
+    """The record's id of each item that has a name only: the item's message has its text, once."""
+    if matched.truth.items_have_ids:
+        return {}
+    names: dict[str, str] = {}
+    for item in matched.truth.items:
+        same = [m.id for m in matched.committed if m.role.value == item["role"] and m.text == item["text"]]
+        if len(same) == 1:
+            names[str(item["id"])] = same[0]
+    return names
+
+
+def _context_faults(matched: _Matched, number: int, step: LLMStep, names: dict[str, str]) -> list[str]:
+    """The ids the LLM saw, where an id that never committed is null, or the id its message got.
+
+    Items without an id of their own keep the one they were first listed with, which no other has.
+    """
     seen = matched.truth.llm_calls[number].context_item_ids
     if len(seen) != len(step.context_ids):
         return [f"LLM call {number} saw {len(seen)} items, its span lists {len(step.context_ids)}"]
@@ -388,7 +404,10 @@ def _context_faults(matched: _Matched, number: int, step: LLMStep) -> list[str]:
     for position, (saw, listed) in enumerate(zip(seen, step.context_ids, strict=True)):
         # only the newest input can be an attempt's own
         attempt = position == len(seen) - 1 and saw not in lasting
-        fine = (listed is None or listed in newest - earlier) if attempt else listed == saw
+        if not matched.truth.items_have_ids and listed is not None and listed not in names.values():
+            names.setdefault(saw, listed)
+        is_it = listed == (saw if matched.truth.items_have_ids else names.get(saw))
+        fine = (listed is None or listed in newest - earlier) if attempt else is_it
         if not fine:
             faults.append(f"LLM call {number} saw {saw} at {position}, its span lists {listed}")
         if listed is not None:

@@ -265,6 +265,7 @@ def _truth(
         messages=scenario.messages(),
         items=tuple(_item(stage, message) for message in stage.context.messages),
         framework_events=tuple(log.events),
+        items_have_ids=False,
     )
 
 

@@ -2,20 +2,22 @@
 """The demo call with voicetrace: instrumented, exported, read back, and bundled, all in one directory.
 
 ``DIR/trace.json`` (every span, as OTLP JSON), ``DIR/calls/<call id>/`` (journal, recording, full map), and
-``DIR/bundle/``. Needs the ``livekit`` extra, and about 48 s, because the call is real time.
+``DIR/bundle/``. Needs the framework's extra, and about 50 s, because the call is real time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -24,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from voicetrace import semconv, settings
 from voicetrace.agentclash import export_bundle, validate_bundle
 from voicetrace.demo.check import Bar, check_call
-from voicetrace.demo.script import Scenario, travel_call
+from voicetrace.demo.script import Scenario
 from voicetrace.otel import wrap_exporter
 from voicetrace.otel.otlp_json import write_trace
 from voicetrace.reader import read_calls
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 TRACE_NAME: Final = "trace.json"
 CALLS_NAME: Final = "calls"
 BUNDLE_NAME: Final = "bundle"
+FrameworkName = Literal["livekit", "pipecat"]
 OUTPUTS: Final = (TRACE_NAME, CALLS_NAME, BUNDLE_NAME)
 _DISK_DEADLINE_S: Final = 30.0
 
@@ -87,6 +90,7 @@ def clear_outputs(out: Path) -> None:
 def run_demo(
     out: Path,
     *,
+    framework: FrameworkName = "livekit",
     scenario: Scenario | None = None,
     recording_format: RecordingFormat = "wav",
     listener: Listener | None = None,
@@ -96,42 +100,101 @@ def run_demo(
 
     ``listener`` is told every change of the call's record, on the thread that made it; ``on_tick`` is called
     about four times a second with the seconds since the start. Takes over the process's `configure` and
-    its LiveKit instrumentation while it runs. Blocks; not for an event loop.
+    its instrumentation of the framework while it runs. Blocks; not for an event loop.
 
     Raises:
-        ImportError: the ``livekit`` extra is not installed; the message names it.
+        ImportError: the framework's extra is not installed; the message names it.
         DemoError: the call got stuck, or voicetrace lost it.
         OSError: ``out`` cannot be written.
     """
-    from voicetrace.demo.livekit_call import run_call  # first: its error names the extra
-    from voicetrace.integrations.livekit import LiveKitInstrumentor
-
+    stage = _STAGES[framework]()  # first: its error names the extra
     calls = out / CALLS_NAME
     calls.mkdir(parents=True, exist_ok=True)
     settings.configure(directory=calls, audio="both", recording_format=recording_format)
     spans = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource.create({semconv.SERVICE_NAME: "voicetrace-demo"}))
     provider.add_span_processor(SimpleSpanProcessor(wrap_exporter(spans)))
-    instrumentor = LiveKitInstrumentor().instrument(provider)
     follower = _Follower(listener)
 
     def tick(seconds: float) -> None:
-        follower.follow(instrumentor.calls)
+        follower.follow(stage.calls())
         if on_tick is not None:
             on_tick(seconds)
 
+    stage.begin(provider)
     try:
-        truth = asyncio.run(run_call(scenario or travel_call(), on_tick=tick))
+        truth = asyncio.run(stage.call(scenario, tick))
     except (TimeoutError, RuntimeError) as error:
         raise DemoError(f"{error}; what was captured until then is in {calls}") from error
     finally:
-        instrumentor.uninstrument()
+        stage.end()
         on_disk = follower.wait(_DISK_DEADLINE_S)
         provider.shutdown()  # also when interrupted: held spans leave, and the writer's files are whole
         settings.reset()
     if not on_disk:
         raise DemoError(f"the disk was too slow; run voicetrace recover {calls}")
     return _read_back(out, truth, write_trace(out / TRACE_NAME, spans.get_finished_spans()))
+
+
+class _LiveKit:
+    """The demo call of livekit-agents."""
+
+    def __init__(self) -> None:
+        from voicetrace.demo import livekit_call
+        from voicetrace.demo.script import travel_call
+        from voicetrace.integrations.livekit import LiveKitInstrumentor
+
+        self._run, self._scenario = livekit_call.run_call, travel_call
+        self._instrumentor = LiveKitInstrumentor()
+
+    def begin(self, provider: TracerProvider) -> None:
+        self._instrumentor.instrument(provider)
+
+    def call(
+        self, scenario: Scenario | None, on_tick: Callable[[float], None]
+    ) -> Coroutine[Any, Any, GroundTruth]:
+        return self._run(scenario or self._scenario(), on_tick=on_tick)
+
+    def calls(self) -> list[LiveCall]:
+        return self._instrumentor.calls
+
+    def end(self) -> None:
+        self._instrumentor.uninstrument()
+
+
+class _Pipecat:
+    """The demo call of pipecat-ai."""
+
+    def __init__(self) -> None:
+        with contextlib.suppress(ImportError):  # the next import says which extra is missing
+            from loguru import logger
+
+            logger.remove()  # Pipecat logs every turn of the call to the screen
+        from voicetrace.demo import pipecat_call
+        from voicetrace.integrations.pipecat import VoiceTraceProcessor
+
+        self._run, self._processor = pipecat_call.run_call, VoiceTraceProcessor
+        self._voice: VoiceTraceProcessor | None = None
+        self._provider: TracerProvider | None = None
+
+    def begin(self, provider: TracerProvider) -> None:
+        # Pipecat writes its spans to the global provider, which can be set once: the demo has the process
+        trace.set_tracer_provider(provider)
+        self._provider = provider
+
+    async def call(self, scenario: Scenario | None, on_tick: Callable[[float], None]) -> GroundTruth:
+        self._voice = self._processor(tracer_provider=self._provider)
+        return await self._run(scenario, pipeline_extra=[self._voice], on_tick=on_tick)
+
+    def calls(self) -> list[LiveCall]:
+        call = self._voice.call if self._voice is not None else None
+        return [call] if call is not None else []
+
+    def end(self) -> None:
+        pass
+
+
+_STAGES: Final = {"livekit": _LiveKit, "pipecat": _Pipecat}
 
 
 class _Follower:

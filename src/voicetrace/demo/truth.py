@@ -129,7 +129,8 @@ class GroundTruth:
     ``caller_samples`` is the whole caller line from ``line_started_unix`` on, int16 at ``caller_rate``.
     ``messages`` are the user messages that must have been committed, as ``(message, text)``. ``items`` are
     the conversation items the framework committed and ``framework_events`` what it announced, for
-    comparison; both are its word, not the truth.
+    comparison; both are its word, not the truth. ``items_have_ids`` false: the items' ids are names that the
+    doubles gave them, because the framework has none, and the record has ids of its own.
     """
 
     scenario: str
@@ -144,6 +145,7 @@ class GroundTruth:
     messages: tuple[tuple[str, str], ...]
     items: tuple[dict[str, Any], ...]
     framework_events: tuple[dict[str, Any], ...] = field(repr=False)
+    items_have_ids: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the samples, as JSON-ready values."""
