@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,6 +25,7 @@ NONE = Judge(providers=frozenset())
 
 @pytest.fixture
 def call(tmp_path):
+    pytest.importorskip("scipy", reason="needs voicetrace[judge]")
     script = scripted_call(tmp_path)
     script.agent("Hello, how can I help you with your booking?", 200, 2600, say=True)
     script.user("Book the cheapest one for Monday please.", 3000, 5000)
@@ -111,6 +113,14 @@ def test_a_path_of_no_or_many_calls(tmp_path):
         script.finish()
     with pytest.raises(ValueError, match="holds 2 calls"):
         judge_call(tmp_path, judge=NONE)
+
+
+def test_without_scipy_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    script = scripted_call(tmp_path)
+    script.agent("Hello, how can I help you with your booking?", 200, 2600, say=True)
+    with pytest.raises(ImportError, match=r"voicetrace\[judge\]"):
+        judge_call(script.finish(), judge=NONE)
 
 
 def test_a_judge_that_cannot_be():

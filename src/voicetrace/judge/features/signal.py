@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from voicetrace.judge.features.dsp import scipy_signal
+
 Floats = NDArray[np.float32]
 
 _BLOCK_S: Final = 0.4
@@ -19,11 +21,9 @@ _RELATIVE_LU: Final = -10.0
 
 def blocks_lufs(samples: Floats, rate_hz: int) -> NDArray[np.float64]:
     """Momentary loudness (ITU-R BS.1770-4): of 400 ms every 100 ms, in LUFS."""
-    from scipy.signal import lfilter  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
     weighted = samples.astype(np.float64)
     for b, a in _k_weighting(rate_hz):
-        weighted = lfilter(b, a, weighted)
+        weighted = scipy_signal().lfilter(b, a, weighted)
     size, hop = int(_BLOCK_S * rate_hz), rate_hz // 10
     if weighted.size < size:
         weighted = np.pad(weighted, (0, size - weighted.size))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicetrace.audio.source import Source
+from voicetrace.judge.features.dsp import scipy_signal
 
 RATE_HZ: Final = 16_000
 _PIECE_MS: Final = 10_000
@@ -37,13 +38,15 @@ class Track:
         """A stretch at 16 kHz; the filter sees what lies before and after it, so that it has no edges."""
         if self.rate_hz == RATE_HZ:
             return self.native(start_ms, end_ms)
-        from scipy.signal import resample_poly  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
         start_ms, end_ms = max(0, start_ms), min(end_ms, self.duration_ms)
         before = max(0, start_ms - _MARGIN_MS)
         samples = self.native(before, end_ms + _MARGIN_MS)
         factor = gcd(RATE_HZ, self.rate_hz)
-        out = resample_poly(samples, RATE_HZ // factor, self.rate_hz // factor).astype(np.float32)
+        out = (
+            scipy_signal()
+            .resample_poly(samples, RATE_HZ // factor, self.rate_hz // factor)
+            .astype(np.float32)
+        )
         skip = (start_ms - before) * RATE_HZ // 1000
         return np.asarray(out[skip : skip + max(0, end_ms - start_ms) * RATE_HZ // 1000], np.float32)
 
