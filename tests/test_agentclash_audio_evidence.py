@@ -423,3 +423,17 @@ def test_detectors_and_writers_agree_on_what_a_block_is(tmp_path: Path, scripted
     whole = activity_of([side(*OUTPUT)], RATE)
     assert sound == [{"start_ms": a, "end_ms": b} for a, b in whole.intervals]
     assert [(s["start_ms"], s["end_ms"]) for s in sound] == list(OUTPUT)
+
+
+def test_output_within_output_ends_no_reply_early(scripted: VoiceCall) -> None:
+    """Two messages of one answer that overlap: silence begins when the later of the two is over."""
+    messages = (
+        user("u1", 0, (200, 800)),
+        agent("a1", 1, (1000, 5000)),
+        agent("a1b", 2, (2000, 3000)),
+        agent("a1c", 3, (5600, 6000)),
+    )
+    steps = (step(1, ("u1",), "a1"), step(2, ("u1", "a1"), "a1b"), step(3, ("u1", "a1", "a1b"), "a1c"))
+    found = continuity_report(dataclasses.replace(scripted, messages=messages, llm_steps=steps))
+    assert found["metrics"]["max_output_gap_ms"] == 600
+    assert found["metrics"]["median_output_gap_ms"] == 600

@@ -91,6 +91,17 @@ def test_several_turns_in_a_row_are_parted_at_the_longest_pause(files: Any, tmp_
     assert close(bounds(turns)[1:3], [(2600, 4000), (4500, 6000)])
 
 
+def test_the_longest_pause_parts_and_not_the_first(tmp_path: Path) -> None:
+    files = (
+        sound(tmp_path / "c.wav", CALLER[:1]),
+        sound(tmp_path / "a.wav", ((2600, 3000), (3300, 4000), (5000, 6000))),
+    )
+    row = [TURNS[0], {"speaker": "agent", "text": "Of course."}, {"speaker": "agent", "text": "Which?"}]
+    messages = call_from_audio(*files, row).call.messages
+    assert close([(m.start_ms, m.end_ms) for m in messages], [(500, 2000), (2600, 4000), (5000, 6000)])
+    assert [len(m.selections) for m in messages] == [1, 2, 1]
+
+
 def test_turns_that_do_not_fit_are_not_guessed(files: Any, tmp_path: Path) -> None:
     imported = call_from_audio(*files, TURNS[:3])
     assert imported.call.warnings == (

@@ -367,6 +367,7 @@ CALL = segment(2, "tool_call", {"call_id": "c", "tool_name": "t", "arguments": {
         ([], "$.segments: "),
         ([AUDIO, AUDIO], '$.segments[1].segment_id: "s1" appears twice'),
         ([CALL, AUDIO], "$.segments[1].sequence_number: must be greater than 2"),
+        ([CALL, AUDIO | {"sequence_number": 2}], "$.segments[1].sequence_number: must be greater than 2"),
         ([AUDIO | {"sequence_number": 0}], "$.segments[0].sequence_number: "),
         ([AUDIO | {"kind": "audio"}], "$.segments[0].kind: "),
         ([AUDIO | {"kind": "audio_output"}], "$.segments[0]: must have exactly one payload"),

@@ -85,6 +85,25 @@ def test_the_ratios_are_those_of_the_mix(a: float, c: float, d: float, e: float,
     assert metrics["dialogue_leakage_in_background_ratio"] == pytest.approx(expected, abs=2e-3)
 
 
+def test_references_that_share_something_are_told_apart(files: Any) -> None:
+    """The background holds an echo of the speech: what each stem is made of is found all the same."""
+    echo = B + 0.3 * S
+    paths = files(dialogue=0.9 * S + 0.2 * echo, rest=0.1 * S + 0.7 * echo, s=S, b=echo)
+    found = measure_separation(
+        paths["dialogue"], paths["rest"], references=References(paths["s"], paths["b"])
+    )["metrics"]
+    assert found["dialogue_retention_ratio"] == pytest.approx(0.81, abs=2e-3)
+    assert found["background_preservation_ratio"] == pytest.approx(0.49, abs=2e-3)
+    leaked = 0.04 * energy(echo)
+    assert found["background_leakage_in_dialogue_ratio"] == pytest.approx(
+        leaked / (leaked + 0.81 * energy(S)), abs=2e-3
+    )
+    leaked = 0.01 * energy(S)
+    assert found["dialogue_leakage_in_background_ratio"] == pytest.approx(
+        leaked / (leaked + 0.49 * energy(echo)), abs=2e-3
+    )
+
+
 def test_what_is_neither_speech_nor_background_does_not_count(files: Any) -> None:
     rest = 0.05 * np.random.default_rng(8).standard_normal(S.size)
     metrics = measured(files, S + rest, B)["metrics"]
