@@ -422,6 +422,10 @@ class SpeechAdapter:
         self.tell(context.speech)
         self._brackets[destination] = Bracket(context_id, context.speech.key)
 
+    def output_speaks(self, frame: Frame) -> None:
+        """The output is about to write the first chunk after a silence."""
+        self._clock(frame.transport_destination).speaks(self._call.precise_ms())
+
     def output_plays(self, frame: TTSAudioRawFrame) -> None:
         """The output has written a chunk."""
         destination = frame.transport_destination

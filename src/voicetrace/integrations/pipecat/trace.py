@@ -203,6 +203,7 @@ class PipelineTrace:
             {
                 f.TTSAudioRawFrame: lambda _, x: speech.output_plays(x),
                 f.TTSStartedFrame: lambda _, x: speech.output_starts(x),
+                f.BotStartedSpeakingFrame: lambda _, x: speech.output_speaks(x),
                 f.TTSStoppedFrame: lambda _, x: speech.output_stops(x),
                 f.InterruptionFrame: lambda _, x: speech.interrupted(x),
             },
