@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format specs examples picture wheel-check clean
+.PHONY: help demo test lint format specs examples picture judge-bench wheel-check clean
 
 help: ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -41,6 +41,11 @@ examples: $(READY) ## Write examples/calls anew
 
 picture: demo ## Draw docs/call.svg from a demo call
 	$(BIN)/python docs/draw_call.py $(OUT) docs/call.svg
+
+judge-bench: $(READY) ## The Voice Judge on calls with planted defects (an hour or two)
+	$(PIP) install -c constraints.txt -e '.[judge,asr]' --group judge-bench
+	$(BIN)/python -m voicetrace.judge.providers.prepare build/judge-bench/weights
+	nice $(BIN)/python -m benchmarks.judge_bench --out build/judge-bench --weights build/judge-bench/weights $(JUDGE_BENCH_ARGS)
 
 wheel-check: $(READY) ## Build the wheel and use it alone, without any extra
 	rm -rf build/wheel $(VENV)-wheel

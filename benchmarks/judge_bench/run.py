@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import sqlite3
@@ -169,6 +170,25 @@ class Memory:
 
         return remembered
 
+    def wrap_each(self, name, function):
+        """As `wrap`, for a function of many pieces: only those that are new are asked about."""
+
+        def remembered(pieces, language):
+            found = {}
+
+            def one(piece, _language):
+                raise LookupError
+
+            for index, piece in enumerate(pieces):
+                with contextlib.suppress(LookupError):
+                    found[index] = self.wrap(name, one)(piece, language)
+            new = [i for i in range(len(pieces)) if i not in found]
+            for index, value in zip(new, function([pieces[i] for i in new], language), strict=True):
+                found[index] = self.wrap(name, lambda *_, v=value: v)(pieces[index], language)
+            return [found[i] for i in range(len(pieces))]
+
+        return remembered
+
 
 class Remembering(Providers):
     """The real providers, with a memory in front of each."""
@@ -196,6 +216,8 @@ class Remembering(Providers):
                 if method == "segments":
                     inner = memory.wrap("vad", lambda pieces, f=function: f(pieces))
                     calls[method] = lambda pieces, f=inner: f(list(pieces))
+                elif method == "hear":
+                    calls[method] = memory.wrap_each(f"{name}.{method}", function)
                 else:
                     calls[method] = memory.wrap(f"{name}.{method}", function)
             face = type(name, (), {m: staticmethod(c) for m, c in calls.items() if m != "__call__"})()

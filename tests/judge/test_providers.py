@@ -217,3 +217,35 @@ def test_digests_name_every_file():
     digests = Providers().digests()
     for name, value in digests.items():
         assert ("@sha256:" in value) == (name != "text_language")
+
+
+def test_a_folder_is_prepared(tmp_path, capsys):
+    from voicetrace.judge.providers.prepare import main
+
+    assert main([str(tmp_path / "w")]) == 0
+    names = [line.partition("/w/")[2] for line in capsys.readouterr().out.splitlines()]
+    assert w.RESEMBLYZER.name in names
+    assert set(w.own_sums(tmp_path / "w")) == set(names)
+    for weight in w.ALL:
+        found = w.locate(weight, tmp_path / "w")
+        assert (found is not None) or weight.name not in names
+        if weight.name in names:
+            assert found == tmp_path / "w" / weight.name
+
+
+def test_whisper_base_is_put_together(tmp_path, monkeypatch):
+    from voicetrace.judge.providers import prepare
+
+    for number in (1, 2):
+        data = tmp_path / f"part{number}" / "data"
+        data.mkdir(parents=True)
+        (data / f"model.bin.part{number}").write_bytes(b"half%d" % number)
+        (data / "tokenizer.json").write_text("{}")
+    places = dict(
+        zip(prepare._HALVES, (tmp_path / "part1" / "data", tmp_path / "part2" / "data"), strict=True)
+    )
+    monkeypatch.setattr(prepare, "_data", places.get)
+    with pytest.raises(WeightsError, match="another file than was measured"):
+        prepare.prepare(tmp_path / "w")
+    assert not (tmp_path / "w" / w.BASE.name).exists()
+    assert (tmp_path / "w" / "whisper-base" / "tokenizer.json").exists()
