@@ -158,8 +158,10 @@ def measure_alignment(directory: Path) -> dict[str, float]:
         first = round(moment * RATE / 1000)
         line[first : first + 24] = click
     step = RATE // 50
-    for n in range(len(line) // step):
-        events.append(((n + 1) * 20.0 + rng.expovariate(1 / 1.5), "caller", line[n * step : (n + 1) * step]))
+    events += [
+        ((n + 1) * 20.0 + rng.expovariate(1 / 1.5), "caller", line[n * step : (n + 1) * step])
+        for n in range(len(line) // step)
+    ]
     bracket: Bracket | None = None
     for moment, what, pcm in sorted(events, key=lambda e: e[0]):
         if what == "caller":

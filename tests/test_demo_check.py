@@ -443,9 +443,7 @@ def test_items_without_ids_of_their_own_are_known_by_their_text_and_keep_the_id_
     """Pipecat's context has no ids: the truth has names, the record its own ids."""
     messages = {m.id: m for m in case.call.messages}
     names = {item["id"]: f"ctx_{n}" for n, item in enumerate(case.truth.items)}
-    items = tuple(
-        {"id": names[i], "role": messages[i].role.value, "text": messages[i].text} for i in names
-    )
+    items = tuple({"id": names[i], "role": messages[i].role.value, "text": messages[i].text} for i in names)
     first, second = (
         replace(c, context_item_ids=[names[i] for i in c.context_item_ids]) for c in case.truth.llm_calls
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`record`: a scripted call with voicetrace in its pipeline, and what is left of it; `check` what always holds."""
+"""`record`: a scripted call with voicetrace in its pipeline, and what is left; `check` what always holds."""
 
 from __future__ import annotations
 

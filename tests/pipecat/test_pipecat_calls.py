@@ -40,9 +40,7 @@ STORY = {"story": Reply(LONG), "*": Reply("Okay.")}
 def play(tmp_path: Path) -> Callable[..., Outcome]:
     """Play a script with the agent's audio recorded, and check what holds for every call."""
 
-    def play(
-        script: Callable[[], Script], *, warnings: tuple[str, ...] = (), **kwargs: Any
-    ) -> Outcome:
+    def play(script: Callable[[], Script], *, warnings: tuple[str, ...] = (), **kwargs: Any) -> Outcome:
         kwargs.setdefault("configure", {"audio": "agent"})
         checks = {name: kwargs.pop(name) for name in ("clean", "clips") if name in kwargs}
         return check(record(script, tmp_path / "calls", **kwargs), warnings=warnings, **checks)
@@ -515,7 +513,11 @@ def test_words_that_leak_into_the_message_before_stay_in_their_own(play: Any) ->
             until=4,
         )
     )
-    assert [text for _, text in call.stage.texts()[1:]] == ["One two three four. Five", "six seven. Eight", "nine."]
+    assert [text for _, text in call.stage.texts()[1:]] == [
+        "One two three four. Five",
+        "six seven. Eight",
+        "nine.",
+    ]
     assert call.named() == [
         spoke("a1", 0, "One two three four.", [(320, 1120)]),
         spoke("a2", 1, "Five six seven.", [(1120, 1720)]),
@@ -701,12 +703,14 @@ def test_vt06_audio_that_could_not_be_written_was_not_played(play: Any) -> None:
 
 
 def test_the_livekit_transports_cleared_buffer_is_said_in_the_record(play: Any) -> None:
-    params = TransportParams(audio_out_enabled=True, audio_out_sample_rate=24_000, audio_out_end_silence_secs=0)
+    params = TransportParams(
+        audio_out_enabled=True, audio_out_sample_rate=24_000, audio_out_end_silence_secs=0
+    )
 
     def speaker() -> SimOutput:
-        made = type("LiveKitOutputTransport", (SimOutput,), {"__module__": "pipecat.transports.livekit.transport"})(
-            lead_ms=0
-        )
+        made = type(
+            "LiveKitOutputTransport", (SimOutput,), {"__module__": "pipecat.transports.livekit.transport"}
+        )(lead_ms=0)
         object.__setattr__(params, "audio_out_queue_size_ms", 1000)
         made._params = params
         return made
@@ -714,8 +718,10 @@ def test_the_livekit_transports_cleared_buffer_is_said_in_the_record(play: Any) 
     call = play(
         lambda: Script(said=BARGE_IN, replies=STORY, speaker=speaker, until=10),
         warnings=(
-            "the LiveKit transport throws its buffer away when it is interrupted: up to 1000 ms of what "
-            "interrupted messages are said to have played was never heard",
+            (
+                "the LiveKit transport throws its buffer away when it is interrupted: up to 1000 ms of what "
+                "interrupted messages are said to have played was never heard"
+            ),
         ),
     )
     assert call.named()[1]["state"] == "interrupted"

@@ -104,7 +104,12 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     once, twice = (record(rich_call, tmp_path_factory.mktemp("untouched"), voice=nothing) for _ in range(2))
     assert once.log == twice.log
     kinds = {line.split(" ")[2] for line in once.log[:-3]}
-    assert kinds >= {"InterruptionFrame", "FunctionCallResultFrame", "TTSTextFrame", "LLMContextUserTurnFrame"}
+    assert kinds >= {
+        "InterruptionFrame",
+        "FunctionCallResultFrame",
+        "TTSTextFrame",
+        "LLMContextUserTurnFrame",
+    }
     assert (once.calls, once.live) == ([], [])
     return once.log
 
@@ -267,7 +272,9 @@ STEPS = st.one_of(
     st.tuples(st.sampled_from(["request", "words", "tts_start", "start", "stop", "spoken"]), CONTEXTS),
     st.tuples(st.sampled_from(["chunk", "interrupt", "commit", "aggregate", "drop"]), st.none()),
     st.tuples(
-        st.sampled_from(["vad_start", "vad_stop", "turn_start", "turn_stop", "user", "closed", "hear", "mute"]),
+        st.sampled_from(
+            ["vad_start", "vad_stop", "turn_start", "turn_stop", "user", "closed", "hear", "mute"]
+        ),
         st.booleans(),
     ),
     st.tuples(st.just("wait"), st.integers(1, 200)),

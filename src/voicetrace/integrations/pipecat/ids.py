@@ -72,9 +72,9 @@ class ContextIds:
         messages = context.messages
         known = _CONTEXTS.get(context)
         self._seen.add(context)
-        if known is not None and len(known) == len(messages):
-            if all(old is new for (old, _), new in zip(known, messages, strict=True)):
-                return tuple(i for _, i in known)
+        same = known is not None and len(known) == len(messages)
+        if known and same and all(old is new for (old, _), new in zip(known, messages, strict=True)):
+            return tuple(i for _, i in known)
         ids = self._match(messages, known if known is not None else self._pool(context))
         _CONTEXTS[context] = list(zip(messages, ids, strict=True))
         return tuple(ids)

@@ -140,7 +140,7 @@ class PlayoutClock:
         for index in range(len(late) - 2, -1, -1):
             lasting[index] = min(lasting[index], lasting[index + 1])
         if run.lead_ms is None:
-            run.lead_ms = min(lasting[0], DRIFT_MS)
+            run.lead_ms = min(lasting[0], 0.0)
         shift_ms = run.lead_ms
         group: list[_Chunk] = []
         ending = len(late) == count  # the last ones show nothing: what follows them is not known

@@ -339,9 +339,7 @@ class SpeechAdapter:
     def tell_text(self, speech: Speech, text: str) -> None:
         """More of the speech's text."""
         self._call.emit(
-            ev.SpeechText(
-                at_ms=self._call.now_ms(), speech_id=speech.key, text=text, source=speech.source
-            )
+            ev.SpeechText(at_ms=self._call.now_ms(), speech_id=speech.key, text=text, source=speech.source)
         )
 
     def _link(self, run: Run, key: str | None) -> None:
@@ -366,7 +364,12 @@ class SpeechAdapter:
 
     def _settle_run(self, run: Run | None) -> None:
         """Say that no more speeches come of the run, once each that may come has a record or is over."""
-        if run is not None and run.closed and not run.settled and all(s.told or s.ended for s in run.speeches):
+        if (
+            run is not None
+            and run.closed
+            and not run.settled
+            and all(s.told or s.ended for s in run.speeches)
+        ):
             run.settled = True
             self._link(run, None)
 
@@ -553,9 +556,9 @@ class SpeechAdapter:
     def _end_if_over(self, speech: Speech) -> None:
         if speech.ended or not speech.finished or (speech.run is not None and not speech.run.closed):
             return
-        if self.has_assistant and speech.awaits and not speech.committed:
-            if speech.contributed or not any(c.cut for c in speech.contexts):
-                return  # its message is appended when the last of its text has reached the aggregator
+        may_come = self.has_assistant and speech.awaits and not speech.committed
+        if may_come and (speech.contributed or not any(c.cut for c in speech.contexts)):
+            return  # its message is appended when the last of its text has reached the aggregator
         speech.ended = True
         if speech.told:
             self._call.emit(ev.SpeechEnded(at_ms=self._call.now_ms(), speech_id=speech.key))

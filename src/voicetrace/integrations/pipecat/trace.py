@@ -125,9 +125,7 @@ class PipelineTrace:
     def _attach_stt(self, stt: STTService) -> None:
         told = (f.TranscriptionFrame, f.InterimTranscriptionFrame)
         transcribed = self.user.transcribed
-        self.taps.frames(
-            "stt.push", stt, "on_before_push_frame", any_of(told, lambda _, x: transcribed(x))
-        )
+        self.taps.frames("stt.push", stt, "on_before_push_frame", any_of(told, lambda _, x: transcribed(x)))
 
     def _attach_user(self, aggregator: LLMUserAggregator) -> None:
         user, call_id = self.user, self.call.call_id
@@ -172,7 +170,9 @@ class PipelineTrace:
             "tts.push", tts, "on_before_push_frame", {f.TTSStartedFrame: lambda _, x: speech.tts_starts(x)}
         )
         requested = guard.wrap("tts.request", self._requested)
-        self.taps.event(tts, "on_tts_request", lambda *args: requested(*args) if not self.call.closed else None)
+        self.taps.event(
+            tts, "on_tts_request", lambda *args: requested(*args) if not self.call.closed else None
+        )
         self.taps.method(tts, "add_word_timestamps", self._timed(tts))
 
     def _requested(self, tts: TTSService, context_id: str, text: str) -> None:
