@@ -3,7 +3,7 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV   ?= .venv
-EXTRAS ?= livekit,pipecat,otlp,store
+EXTRAS ?= all
 OUT    ?= out/demo
 
 BIN    := $(VENV)/bin

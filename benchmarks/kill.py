@@ -111,7 +111,8 @@ def main() -> int:
                 f"recording {'ok' if r['recording_ok'] else 'BROKEN'}"
             )
     good = sum(not r["lost"] and not r["invalid"] and r["recording_ok"] for r in results)
-    print(json.dumps({"good": good, "kills": results}) if arguments.json else f"{good} of {len(results)} whole")
+    summary = f"{good} of {len(results)} whole"
+    print(json.dumps({"good": good, "kills": results}) if arguments.json else summary)
     return 0 if good == len(results) else 1
 
 

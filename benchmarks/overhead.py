@@ -5,7 +5,8 @@
 
 The real `LiveCall`, journal, recording and span; a call of 300 messages as the LiveKit adapter tells it.
 Medians of the loop thread's own CPU time, so that other work on the machine does not count; what passed on
-the wall is printed beside it. The writer thread runs as in a real call. Memory is the resident set over a simulated 2-hour call.
+the wall is printed beside it. The writer thread runs as in a real call. Memory is the resident set over a
+simulated 2-hour call.
 """
 
 from __future__ import annotations
@@ -99,7 +100,10 @@ def exchange(call: LiveCall, tracer, n: int, context: list[str]) -> list[ev.Even
         ),
         ev.AssistantMessageAdded(at_ms=at + 6500, item_id=item, speech_id=speech, text=answer),
         ev.SpeechEnded(at_ms=at + 6501, speech_id=speech),
-        lambda: (span.end(), call.emit(ev.LLMStepEnded(at_ms=at + 6501, span_id=f"{span.context.span_id:016x}"))),
+        lambda: (
+            span.end(),
+            call.emit(ev.LLMStepEnded(at_ms=at + 6501, span_id=f"{span.context.span_id:016x}")),
+        ),
     ]
     context.append(item)
     return told
@@ -164,8 +168,7 @@ async def bench_frames(directory: Path) -> dict[str, float]:
 
 
 def rss_mb() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 / 1e6
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
 def bench_memory(directory: Path, hours: float) -> dict[str, float]:
@@ -238,7 +241,8 @@ def main() -> int:
     else:
         for name, value in figures.items():
             bar = BARS.get(name)
-            print(f"{name:26} {value:10.2f}" + (f"   bar {bar:6}  {'MISSED' if name in missed else 'ok'}" if bar else ""))
+            verdict = "MISSED" if name in missed else "ok"
+            print(f"{name:26} {value:10.2f}" + (f"   bar {bar:6}  {verdict}" if bar else ""))
     return 1 if missed else 0
 
 

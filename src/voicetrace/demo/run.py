@@ -194,7 +194,10 @@ class _Pipecat:
         pass
 
 
-_STAGES: Final = {"livekit": _LiveKit, "pipecat": _Pipecat}
+_STAGES: Final[dict[FrameworkName, type[_LiveKit] | type[_Pipecat]]] = {
+    "livekit": _LiveKit,
+    "pipecat": _Pipecat,
+}
 
 
 class _Follower:

@@ -112,7 +112,7 @@ def follow(worker: PipelineWorker, tracer_provider: TracerProvider | None = None
         follower.begin(with_setup)
         await original(with_setup)
 
-    pipeline.setup = setup  # type: ignore[method-assign]
+    pipeline.setup = setup  # type: ignore[method-assign,assignment]
 
 
 async def setup_pipeline_worker(worker: PipelineWorker) -> None:
