@@ -139,9 +139,7 @@ def test_duplicate_artifacts(bundle: Path) -> None:
 def test_upper_case_digests(bundle: Path) -> None:
     sha = json.loads((bundle / MANIFEST).read_text())["artifacts"][0]["checksum_sha256"]
     rewritten(bundle, sha, sha.upper())
-    lines = validated(bundle)
-    assert lines[0].startswith("$.artifacts[0].checksum_sha256: must be 64 lower-case hex digits, not")
-    assert all("$.artifacts[0].checksum_sha256" in line for line in lines)
+    one_line(bundle, "$.artifacts[0].checksum_sha256: must be 64 lower-case hex digits, not")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])

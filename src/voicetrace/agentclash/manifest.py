@@ -54,6 +54,11 @@ def is_run_uuid(value: str) -> bool:
     return bool(_UUID.fullmatch(value)) and value.strip("0-") != ""
 
 
+def is_sha256(value: str) -> bool:
+    """Tell whether a string is a digest as the manifest has it: 64 lower-case hex digits."""
+    return bool(_SHA256.fullmatch(value))
+
+
 def path_problem(path: str) -> str | None:
     """Say why ``path`` may not name a file of a bundle; ``None`` when it may."""
     if p.blank(path):
@@ -115,7 +120,7 @@ class ArtifactRef(p.Document):
         str,
         p.text(
             "must be 64 lower-case hex digits",
-            lambda v: bool(_SHA256.fullmatch(v)),
+            is_sha256,
             {"pattern": "^[0-9a-f]{64}$"},
         ),
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from voicetrace.agentclash import problems as p
-from voicetrace.agentclash.manifest import MANIFEST_NAME, path_problem, validate_manifest
+from voicetrace.agentclash.manifest import MANIFEST_NAME, is_sha256, path_problem, validate_manifest
 from voicetrace.agentclash.promotion import call_import_problems, multimodal_trace_problems
 from voicetrace.agentclash.redaction import redaction_problems
 from voicetrace.agentclash.reports import REPORT_KINDS, validate_report
@@ -136,7 +136,8 @@ def _one_file(at: str, artifact: dict[str, Any], path: str, root: Path) -> list[
     declared = artifact.get("size_bytes")
     if isinstance(declared, int) and declared > 0 and declared != size:  # 0 says nothing, as for ingestion
         out.append(f"{at}.size_bytes: says {p.shown(declared)}, and {name} has {size} bytes")
-    if isinstance(artifact.get("checksum_sha256"), str) and artifact["checksum_sha256"] != sha:
+    checksum = artifact.get("checksum_sha256")
+    if isinstance(checksum, str) and is_sha256(checksum) and checksum != sha:  # else it is a problem already
         out.append(f"{at}.checksum_sha256: differs from the digest of {name}, which is {sha}")
     kind = artifact.get("kind")
     if isinstance(kind, str) and kind in REPORT_KINDS:
