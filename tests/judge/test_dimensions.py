@@ -286,7 +286,7 @@ def test_an_interrupted_turn_is_no_cut():
 
 # -- pacing, warmth, accent, identity ---------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("syllables", "severity"), [(9, "Warning"), (17, "None"), (27, "Warning"), (40, "Critical")]
+    ("syllables", "severity"), [(10, "Warning"), (17, "None"), (27, "Warning"), (40, "Critical")]
 )
 def test_pacing(syllables, severity):
     assert judged(call(syllables=syllables), D.PACING).severity == severity

@@ -35,7 +35,7 @@ def test_thresholds_are_the_borders_of_severities():
     slow = load("default").curve("pacing", "slow")
     assert slow(3.5) == 1
     assert slow(1.0) == 0
-    assert slow.threshold == pytest.approx(2.6)
+    assert slow.threshold == pytest.approx(2.75)
 
 
 def test_eva_curve():

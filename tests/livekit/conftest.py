@@ -18,3 +18,7 @@ def _no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     ):
         monkeypatch.delenv(name, raising=False)
+    # the framework keeps the provider it was given for the rest of the process
+    telemetry = pytest.importorskip("livekit.agents.telemetry")
+    for name in ("_tracer_provider", "_tracer"):
+        monkeypatch.setattr(telemetry.tracer, name, getattr(telemetry.tracer, name))
