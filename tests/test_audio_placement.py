@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from audio_support import frames, tone
@@ -190,6 +190,7 @@ network = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
+@example([(80, 700.0, False, True), (80, 0.0, False, False), (80, 700.0, False, False)])
 @given(network)
 def test_whatever_the_network_does(plan: list[tuple[int, float, bool, bool]]) -> None:
     """Nothing overlaps, nothing moves back, nothing lies in the future, nothing is counted twice."""

@@ -12,8 +12,8 @@ lately is the truth, anything above it is delay. That one number, the anchor, pl
   new run begins behind that much silence).
 * A stream begins like a loss: it is held for `HOLD_MS` to learn the anchor.
 * Clocks differ by some hundred parts per million, so the anchor creeps. Once it is off by `SLEW_FROM_MS`,
-  each frame is made at most 1/`SLEW` longer or shorter until the anchor fits again. A stream whose clock
-  does not drift is never touched.
+  the stream is made at most 1/`SLEW` longer or shorter (of short frames only every so many) until the
+  anchor fits again. A stream whose clock does not drift is never touched.
 * A frame that would end more than `AHEAD_MS` after it arrived would lie in the future: what is too much is
   cut off its front. (Only a burst that came later than we were willing to wait does that.)
 
@@ -79,6 +79,7 @@ class CallerPlacer:
         self._settling_from = (np.inf, 0.0)  # the offset and the arrival since which it hardly shrank
         self._recent: deque[tuple[float, float]] = deque()  # (bucket's start, its smallest offset)
         self._slewing = False
+        self._allowance = 0.0  # how many samples slewing may add or take by now
 
     def add(self, arrived_ms: float, pcm: Samples, rate_hz: int) -> list[Placed]:
         """Take a frame that arrived, complete, at `arrived_ms`; give what can be placed now."""
@@ -144,9 +145,11 @@ class CallerPlacer:
             self.cut_ms += cut / per_ms
             return [Placed(pcm[cut:], frame.rate_hz, None)] if cut < pcm.size else []
         self._slewing = abs(error) > (SLEW_TO_MS if self._slewing else SLEW_FROM_MS)
-        if self._slewing and pcm.size > 1:
-            most = max(1, pcm.size // SLEW)
+        self._allowance = self._allowance + pcm.size / SLEW if self._slewing else 0.0
+        most = min(int(self._allowance), pcm.size - 1)
+        if most > 0:
             by = int(np.clip(round(error * per_ms), -most, most))
+            self._allowance -= most
             self._anchor += by / per_ms
             pcm = _stretched(pcm, pcm.size + by)
         return [Placed(pcm, frame.rate_hz, None)]
