@@ -567,6 +567,26 @@ def test_a_minute_of_silence_is_one_call_with_one_turn(tmp_path: Path) -> None:
     assert outcome.named()[0] == said("u1", 0, "one", [(50_000, 51_000)])
 
 
+def test_to_uninstrument_where_no_loop_runs_leaves_a_session_with_a_tap_that_does_nothing(
+    tmp_path: Path,
+) -> None:
+    outcome = run_scripts(one_that_stays, tmp_path, configure={"audio": "both"}, keep=True)
+    session = outcome.stage.session
+    tap = session.input.audio
+    assert isinstance(tap, CallerTap)
+    active = LiveKitInstrumentor._active
+    assert active is not None
+    active.uninstrument()
+    settings.reset()
+    assert session.input.audio is tap
+    assert tap._on_frame is None
+    assert outcome.live[0].guard.failures == {}
+
+
+async def one_that_stays(log: FrameworkLog) -> list[Stage]:
+    return [await play(dataclasses.replace(ONE, closes=False, mic=True), log)]
+
+
 # a task that the framework lost with its session says so when it is collected
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_session_that_is_dropped_and_never_closed_is_freed_and_its_call_ends(

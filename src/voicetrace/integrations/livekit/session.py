@@ -103,8 +103,13 @@ class CallerTap(io.AudioInput):
 
     async def __anext__(self) -> rtc.AudioFrame:
         frame = await self._inner.__anext__()
-        self._on_frame(frame)
+        if self._on_frame is not None:
+            self._on_frame(frame)
         return frame
+
+    def leave(self) -> None:
+        """Pass frames through, and nothing more."""
+        self._on_frame = None
 
 
 class SessionTrace:
@@ -174,7 +179,10 @@ class SessionTrace:
         for name, handler in self._handlers.items():
             session.off(name, handler)
         tap, self._tap = self._tap, None
-        if tap is not None and session.input.audio is tap:
+        if tap is None:
+            return
+        tap.leave()
+        if session.input.audio is tap and _a_loop_runs():
             session.input.audio = tap.source
 
     def end(self, reason: str) -> None:
@@ -548,6 +556,15 @@ class SessionTrace:
         if event.error is not None:
             reason = f"{reason}: {event.error.type}"
         self.finish(reason)
+
+
+def _a_loop_runs() -> bool:
+    """Whether code runs on a loop here: LiveKit starts a task for each input that is set."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _has_agent(session: AgentSession[Any]) -> bool:
