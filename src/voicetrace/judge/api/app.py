@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
@@ -33,6 +34,7 @@ from voicetrace.messages import Channel
 logger = logging.getLogger("voicetrace.judge.api")
 
 RETRY_AFTER_S: Final = 5
+BEARER: Final = HTTPBearer(auto_error=False, description="A token of the workspace")
 _DIGITS: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
@@ -45,7 +47,9 @@ def _whole(value: Any) -> Any:
     raise ValueError("must be a whole number in plain digits")
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+Limit = Annotated[int, Field(ge=1, le=100), BeforeValidator(_whole)]
+CallMs = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(_whole)]
+Calls = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_whole)]
 WorkspaceId = Annotated[UUID, Path(description="Workspace identifier")]
 ServiceId = Annotated[UUID, Path(description="Service identifier")]
 CallSid = Annotated[str, Path(min_length=1, max_length=512, description="Call identifier")]
@@ -107,11 +111,10 @@ def create_app(
     `serve` binds to no other then.
     """
     tokens = tokens or Tokens()
-    bearer = HTTPBearer(auto_error=False, description="A token of the workspace")
 
     def authorized(
         workspace_id: WorkspaceId,
-        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)],
     ) -> None:
         given = credentials.credentials if credentials is not None else ""
         if not tokens.open(str(workspace_id), given):
@@ -172,7 +175,7 @@ def create_app(
     def list_recent_voice_judge_results(
         workspace_id: WorkspaceId,
         service_id: ServiceId,
-        limit: Annotated[Whole, Query(ge=1, le=100, description="Max rows to return")] = 20,
+        limit: Annotated[Limit, Query(description="Max rows to return")] = 20,
     ) -> RecentResults:
         """The most recent per-call voice quality scores of a service, newest first."""
         with answering(workspace_id, service_id) as found:
@@ -187,20 +190,18 @@ def create_app(
         return row
 
     @app.get(
-        "/ext/v1/{workspace_id}/services/{service_id}/calls/{call_sid}",
+        "/ext/v1/{workspace_id}/services/{service_id}/calls/{call_sid:path}",
         responses=_PROBLEMS,
         dependencies=guard,
         tags=["extensions"],
     )
     def get_call_evidence(
-        request: Request, workspace_id: WorkspaceId, service_id: ServiceId, call_sid: CallSid
+        workspace_id: WorkspaceId, service_id: ServiceId, call_sid: CallSid
     ) -> CallEvidence:
         """One call's newest scores, and what they rest on."""
         row = one(workspace_id, service_id, call_sid)
         evidence = _opened(row.row.judge_json)
-        clip = request.app.url_path_for(
-            "get_call_clip", workspace_id=str(workspace_id), service_id=str(service_id), call_sid=call_sid
-        )
+        clip = f"/ext/v1/{workspace_id}/services/{service_id}/clips/{quote(call_sid, safe='')}"
         return CallEvidence(
             call=row.row,
             judge_version=row.judge_version,
@@ -208,11 +209,11 @@ def create_app(
             started_at=row.started_at,
             judge_error=row.judge_error,
             evidence=evidence,
-            clips=_clip_paths(str(clip), evidence),
+            clips=_clip_paths(clip, evidence),
         )
 
     @app.get(
-        "/ext/v1/{workspace_id}/services/{service_id}/calls/{call_sid}/clip",
+        "/ext/v1/{workspace_id}/services/{service_id}/clips/{call_sid:path}",
         responses={
             **_PROBLEMS,
             200: {"content": {"audio/wav": {"schema": {"type": "string", "format": "binary"}}}},
@@ -226,10 +227,8 @@ def create_app(
         service_id: ServiceId,
         call_sid: CallSid,
         message_id: Annotated[str | None, Query(max_length=512, description="This message's audio")] = None,
-        start_ms: Annotated[Whole | None, Query(ge=0, le=10**9, description="Or from here (call-ms)")] = None,
-        end_ms: Annotated[
-            Whole | None, Query(ge=0, le=10**9, description="To here; 5 minutes at most")
-        ] = None,
+        start_ms: Annotated[CallMs | None, Query(description="Or from here (call-ms)")] = None,
+        end_ms: Annotated[CallMs | None, Query(description="To here; 5 minutes at most")] = None,
         channel: Annotated[Channel | None, Query(description="One side; else both")] = None,
     ) -> Response:
         """A piece of the call as WAV: a message, or a range of time; if it is on this machine."""
@@ -259,9 +258,7 @@ def create_app(
         bucket: Annotated[Bucket, Query(description="What one item covers, in UTC")] = "day",
         since: Annotated[datetime | None, Query(description="Calls from this time on")] = None,
         until: Annotated[datetime | None, Query(description="Calls before this time")] = None,
-        min_scored: Annotated[
-            Whole, Query(ge=1, le=10**6, description="A mean over fewer calls is withheld")
-        ] = 10,
+        min_scored: Annotated[Calls, Query(description="A mean over fewer calls is withheld")] = 10,
     ) -> Trend:
         """Means of the scores per day, week or month of the calls' start."""
         with answering(workspace_id, service_id) as found:

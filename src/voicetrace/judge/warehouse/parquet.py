@@ -33,7 +33,6 @@ from voicetrace.judge.warehouse.base import (
     TrendPoint,
     WarehouseUnavailable,
     naive_utc,
-    newest_of_each_call,
     trend_point,
     trend_sql,
     utc,
@@ -51,17 +50,28 @@ PART_ROWS: Final = 65_536
 """A part of this many rows or more is left alone by `compact`."""
 _GROUP_ROWS: Final = 2048
 _ATTEMPTS: Final = 10
-_REMEMBERED_BYTES: Final = 64 * 1024 * 1024
-_MOST: Final = 100  # rows of one service that are read of a part at once: the largest `limit` of the API
+_REMEMBERED_BYTES: Final = 192 * 1024 * 1024
+_SMALL_BYTES: Final = 2 * 1024 * 1024  # a part of this size is read whole: most of a query is its start
+_STEPS: Final = (20, 100)  # how many rows of a service are read of a large part: the usual limit, the largest
+
+_Row = tuple[Any, ...]  # in the order of COLUMNS
+_SID, _VERSION, _DIGEST, _AT, _JSON, _SERVICE = (
+    COLUMNS.index(n)
+    for n in ("call_sid", "judge_version", "trace_digest", "computed_at", "judge_json", "service_id")
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
     """The newest rows of one service in one part."""
 
-    rows: tuple[StoredRow, ...]
+    rows: tuple[_Row, ...]  # each call once
     whole: bool  # there are no others
     size: int
+
+    @classmethod
+    def of(cls, rows: Sequence[_Row], *, whole: bool) -> _Head:
+        return cls(tuple(rows), whole, sum(1000 + len(row[_JSON] or "") for row in rows))
 
 
 class _Vanished(Exception):  # noqa: N818  not an error: read the listing again
@@ -118,13 +128,13 @@ class ParquetWarehouse:
             if newest is not None:
                 holding.append((newest, part))
         holding.sort(reverse=True)
-        rows: list[StoredRow] = []
+        rows: list[_Row] = []
         for newest, part in holding:
-            if len(rows) >= limit and (naive_utc(rows[limit - 1].computed_at) or newest) > newest:
+            if len(rows) >= limit and rows[limit - 1][_AT] > newest:
                 break
             # its newest of each call suffice: a call among the newest of all is among them in its own part
-            rows = newest_of_each_call([*rows, *self._head(part, service_id, limit)])
-        return rows[:limit]
+            rows = _each_call_once([*rows, *self._head(part, service_id, limit)])
+        return [_stored(row) for row in rows[:limit]]
 
     def known(self, keys: Iterable[Key], *, errors: bool = True) -> set[Key]:
         """One pass over four narrow columns of the workspaces' parts."""
@@ -164,8 +174,8 @@ class ParquetWarehouse:
             where, values = "call_sid = ?", [call_sid]
             if service_id is not None:
                 where, values = f"{where} AND service_id = ?", [*values, service_id]
-            rows = self._rows(files, f"WHERE {where} ORDER BY computed_at DESC LIMIT ?", [*values, _MOST])
-            return next(iter(newest_of_each_call(rows)), None)
+            rows = self._rows(files, f"WHERE {where} ORDER BY computed_at DESC LIMIT 100", values)
+            return next((_stored(row) for row in _each_call_once(rows)), None)
 
         return self._again(look)
 
@@ -278,10 +288,11 @@ class ParquetWarehouse:
         """Drop what was learnt of parts that are gone."""
         there = set(parts)
         with self._lock:
-            for part in [p for p in self._newest if p.startswith(prefix) and p not in there]:
-                del self._newest[part]
-            for key in [k for k in self._heads if k[0].startswith(prefix) and k[0] not in there]:
-                self._heads_bytes -= self._heads.pop(key).size
+            gone = [part for part in self._newest if part not in there and part.startswith(prefix)]
+            for part in gone:
+                for service in self._newest.pop(part):
+                    head = self._heads.pop((part, service), None)
+                    self._heads_bytes -= head.size if head else 0
 
     def _files(self, parts: Sequence[str]) -> list[str]:
         files = []
@@ -293,19 +304,35 @@ class ParquetWarehouse:
         return files
 
     def _services(self, part: str) -> dict[str, datetime]:
+        """The services of a part, each with the time of its newest row."""
         known = self._newest.get(part)
         if known is None:
-            found = self._query(
-                "SELECT service_id, max(computed_at) FROM read_parquet(?, hive_partitioning = false) "
-                "GROUP BY service_id",
-                self._files([part]),
-            )
-            known = dict(found)
+            files = self._files([part])
+            if _size(files[0]) <= _SMALL_BYTES:
+                known = self._read_whole(part, files)
+            else:
+                found = self._query(
+                    "SELECT service_id, max(computed_at) FROM read_parquet(?, hive_partitioning = false) "
+                    "GROUP BY service_id",
+                    [files],
+                )
+                known = dict(found)
             with self._lock:
                 self._newest[part] = known
         return known
 
-    def _head(self, part: str, service_id: str, limit: int) -> Sequence[StoredRow]:
+    def _read_whole(self, part: str, files: Sequence[str]) -> dict[str, datetime]:
+        services: dict[str, list[_Row]] = defaultdict(list)
+        for row in self._rows(files, "", []):
+            services[row[_SERVICE]].append(row)
+        known = {}
+        for service, rows in services.items():
+            rows = _each_call_once(rows)
+            known[service] = rows[0][_AT]
+            self._remember((part, service), _Head.of(rows, whole=True))
+        return known
+
+    def _head(self, part: str, service_id: str, limit: int) -> Sequence[_Row]:
         key = (part, service_id)
         with self._lock:
             head = self._heads.get(key)
@@ -314,18 +341,17 @@ class ParquetWarehouse:
         if head is not None and (head.whole or len(head.rows) >= limit):
             return head.rows
         files = self._files([part])
-        wanted = max(limit, _MOST)
+        wanted = next((step for step in _STEPS if step >= limit), limit)
         take = wanted
         while True:
-            rows = self._rows(
-                files, "WHERE service_id = ? ORDER BY computed_at DESC, call_sid LIMIT ?", [service_id, take]
-            )
-            calls = newest_of_each_call(rows)
+            # a part is in this order: its first rows of the service are the newest, and reading stops there
+            rows = self._rows(files, "WHERE service_id = ? LIMIT ?", [service_id, take])
+            calls = _each_call_once(rows)
             whole = len(rows) < take
             if whole or len(calls) >= wanted:
                 break
             take *= 4  # calls that were judged more than once
-        head = _Head(tuple(calls), whole, sum(1000 + len(row.row.judge_json or "") for row in calls))
+        head = _Head.of(calls, whole=whole)
         self._remember(key, head)
         return head.rows
 
@@ -377,16 +403,38 @@ class ParquetWarehouse:
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
-    def _rows(self, files: Sequence[str], rest: str, values: Sequence[Any]) -> list[StoredRow]:
+    def _rows(self, files: Sequence[str], rest: str, values: Sequence[Any]) -> list[_Row]:
         sql = (
             f"SELECT {', '.join(COLUMNS)} FROM read_parquet(?, union_by_name = true, "  # noqa: S608
             f"hive_partitioning = false) {rest}"
         )
-        return [StoredRow.from_columns(row) for row in self._records(sql, [files, *values])]
+        return self._query(sql, [files, *values])
 
 
 _GONE: Final = ("No files found", "No such file", "Cannot open file")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _each_call_once(rows: Iterable[_Row]) -> list[_Row]:
+    """As `newest_of_each_call`, of rows as they were read: most of them are not served."""
+    # a stable sort: by ids first, then by time
+    ordered = sorted(rows, key=lambda row: (row[_SID], row[_VERSION], row[_DIGEST]))
+    ordered.sort(key=lambda row: row[_AT], reverse=True)
+    seen: dict[str, _Row] = {}
+    for row in ordered:
+        seen.setdefault(row[_SID], row)
+    return list(seen.values())
+
+
+def _stored(row: _Row) -> StoredRow:
+    return StoredRow.from_columns(dict(zip(COLUMNS, row, strict=True)))
+
+
+def _size(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except FileNotFoundError as error:
+        raise _Vanished(file) from error
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
@@ -396,14 +444,15 @@ def _connect() -> duckdb.DuckDBPyConnection:
         raise NotConfigured(
             "a warehouse of Parquet files needs DuckDB: pip install 'voicetrace[judge]'"
         ) from error
-    # nothing is ever downloaded; one query is small, so many at once do better than one on many threads
+    # nothing is ever downloaded; requests come on threads of their own, so each query needs one only
     db = duckdb.connect(
         ":memory:",
         config={
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "memory_limit": "1GB",
-            "threads": "2",
+            "threads": "1",
+            "preserve_insertion_order": "true",
         },
     )
     db.execute("LOAD parquet")
