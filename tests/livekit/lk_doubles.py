@@ -407,7 +407,7 @@ class Speaker(io.AudioOutput):
         (since, first), self._began = self._began, None
         elapsed = round((time.time() - since) * RATE)
         self._now.position = self._now.sent.size if everything else min(first + elapsed, self._now.sent.size)
-        if self._now.position > first:
+        if self._now.position > first and hasattr(self, "on_playback_progressed"):  # since 1.8
             self.on_playback_progressed(
                 started_at=since, offset=first / RATE, duration=(self._now.position - first) / RATE
             )

@@ -398,7 +398,7 @@ def test_an_exporter_that_fails_does_not_reach_the_call(
 
 
 # -- versions ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("version", ["1.6.9", "1.9.0", "2.0.0rc1", "unknown"])
+@pytest.mark.parametrize("version", ["1.7.0", "1.8.5", "1.9.0", "2.0.0rc1", "unknown"])
 def test_an_untested_version_uses_the_public_hooks_only(
     untouched: list[str], tmp_path: Path, version: str
 ) -> None:

@@ -169,6 +169,7 @@ def _livekit_hooks(*, supported: bool) -> Iterator[tuple[str, bool, str]]:
 
     from voicetrace.integrations.livekit.instrumentor import LLM_KEYWORDS
     from voicetrace.integrations.livekit.patches import takes_keywords
+    from voicetrace.integrations.livekit.realtime import GENERATION_KEYWORDS
 
     yield "AgentSession.start", callable(getattr(AgentSession, "start", None)), "no call is captured"
     yield "AgentSession.say", callable(getattr(AgentSession, "say", None)), "texts of say() are missing"
@@ -179,7 +180,10 @@ def _livekit_hooks(*, supported: bool) -> Iterator[tuple[str, bool, str]]:
     )
     inference = getattr(agent_activity, "perform_llm_inference", None)
     fits = supported and takes_keywords(inference, LLM_KEYWORDS)
-    yield "perform_llm_inference", fits, "LLM steps are not linked to messages"
+    yield "perform_llm_inference", fits, "a reply cut before its first sound has no text"
+    task = getattr(agent_activity.AgentActivity, "_realtime_generation_task", None)
+    fits = supported and takes_keywords(task, GENERATION_KEYWORDS)
+    yield "_realtime_generation_task", fits, "messages of one realtime response are not told apart"
     sink = all(callable(getattr(io.AudioOutput, name, None)) for name in ("capture_frame", "flush"))
     yield "AudioOutput.capture_frame", sink, "the agent's audio is not recorded"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import Final
 
-_instruments: Final = ("livekit-agents >= 1.7, < 1.9",)
-TESTED: Final = ("1.7.0", "1.8.9")
-OLDEST: Final = (1, 7)
-NEWEST: Final = (1, 9)  # the first that is not supported
+_instruments: Final = ("livekit-agents >= 1.8.6, < 1.9",)
+TESTED: Final = ("1.8.6", "1.8.9")
+OLDEST: Final = (1, 8, 6)  # before, turns that are dropped have no native span that says so
+NEWEST: Final = (1, 9, 0)  # the first that is not supported
 
 
 def is_supported(version: str) -> bool:
     """Tell whether the private hooks may be used with this version; the public ones always are."""
     try:
-        major, minor = (int(part) for part in version.split(".")[:2])
+        parts = tuple(int(part) for part in version.split(".")[:3])
     except ValueError:
         return False
-    return OLDEST <= (major, minor) < NEWEST
+    return OLDEST <= (*parts, 0, 0)[:3] < NEWEST
