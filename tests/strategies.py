@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies for events and calls, the profiles they run under, and the fold's invariants.
+"""Hypothesis strategies for events and calls, and the fold's invariants.
 
 `any_event` draws whatever `events.from_dict` accepts; `scripted_call` draws a call as a framework tells it;
 `disturbed` loses, doubles and displaces events of a call.
@@ -7,22 +7,15 @@
 
 from __future__ import annotations
 
-import os
 import typing
 from dataclasses import fields
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from voicetrace import events as ev
 from voicetrace.call import CallRecorder
 from voicetrace.messages import Channel, Role, State, TextSource, TimingSource, regressions, writer_problems
-
-_CALM = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
-settings.register_profile("ci", max_examples=60, deadline=None, suppress_health_check=_CALM, derandomize=True)
-settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=_CALM)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 SPANS = tuple(f"{n:016x}" for n in range(1, 5))
 
