@@ -1096,7 +1096,7 @@ def test_the_recording_has_its_digest_only_when_finished():
 
 # -- strict ------------------------------------------------------------------------------------------
 def test_a_broken_rule_raises_when_strict_and_is_said_when_not(monkeypatch):
-    monkeypatch.setattr("voicetrace.call.writer_problems", lambda message: ["made up"])
+    monkeypatch.setattr("voicetrace.call.recorder.writer_problems", lambda message: ["made up"])
     with pytest.raises(ContractError, match="made up"):
         CallRecorder(strict=True).apply(user_item(1, "u", "hi"))
     lenient = CallRecorder()

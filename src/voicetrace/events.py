@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happened in a call, in words no framework owns.
 
-An adapter turns framework hooks into these; the fold (`call.py`) turns these into messages; the journal
+An adapter turns framework hooks into these; the fold (`call/`) turns these into messages; the journal
 stores these. They are frozen, flat and JSON-safe. ``at_ms`` is the call-ms at which voicetrace *learned*
 of the fact; the fact's own time, where it has one, is another field. Content is ``str | None``: ``None``
 says that there was text and it was not captured, ``""`` that there was none.

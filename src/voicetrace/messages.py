@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record itself: `VoiceMessage`, the writer's rules about it, and how it may move.
 
-Nothing here knows where a value came from; `call.py` builds these from events, `reader.py` from spans.
+Nothing here knows where a value came from; `call` builds these from events, `reader.py` from spans.
 """
 
 from __future__ import annotations

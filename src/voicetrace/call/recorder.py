@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CallRecorder`: takes the events of one call to the part that each concerns, and writes what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from voicetrace import events as ev
+from voicetrace.call.book import Book, Handlers
+from voicetrace.call.recording import Tape
+from voicetrace.call.snapshots import snapshot
+from voicetrace.call.speech import Speeches
+from voicetrace.call.steps import Steps
+from voicetrace.call.user import UserTurns
+from voicetrace.messages import (
+    LLMStep,
+    Recording,
+    Role,
+    State,
+    TextStatus,
+    VoiceMessage,
+    regressions,
+    writer_problems,
+)
+
+
+class ContractError(AssertionError):
+    """The fold was about to write a record that breaks the contract: a bug in voicetrace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one event did. Empty most of the time."""
+
+    messages: tuple[VoiceMessage, ...] = ()
+    """Snapshots that are new or differ from the last write, oldest first."""
+    moved: tuple[tuple[str, str], ...] = ()
+    """Keys that were renamed: (old, new). The old key is gone for good."""
+    settled: tuple[VoiceMessage, ...] = ()
+    """Those of `messages` that reached a terminal state, or changed after it."""
+    steps: tuple[LLMStep, ...] = ()
+    """LLM steps whose outputs are now known; one comes again if a late item changed them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.moved or self.steps)
+
+
+class CallRecorder:
+    """Folds the events of one call into its messages (contract, sections 2-4).
+
+    `messages` holds the last snapshot of every record that is written so far, keyed by message id; `steps`
+    the LLM steps; `warnings` what was doubtful. `apply` takes the next event and says what it changed.
+    """
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self._strict = strict
+        self.span: ev.CallSpanBound | None = None
+        self._book = Book()
+        self._steps = Steps(self._book)
+        self._users = UserTurns(self._book, self._steps)
+        self._speeches = Speeches(self._book, self._steps)
+        self._tape = Tape(self._book)
+        self._handlers: Handlers = {
+            ev.CallStarted: self._on_call_started,
+            ev.CallSpanBound: self._on_call_span_bound,
+            ev.TimePassed: lambda _: None,
+            ev.CaptureFault: lambda e: self._book.warn(e.message),
+            ev.CallEnded: self._on_call_ended,
+            ev.MessageNoted: self._on_message_noted,
+        }
+        for part in (self._users, self._speeches, self._steps, self._tape):
+            self._handlers.update(part.handlers)
+
+    # -- what the fold knows -------------------------------------------------------------------------
+    @property
+    def started(self) -> ev.CallStarted | None:
+        """How the call began; ``None`` before it did."""
+        return self._book.started
+
+    @property
+    def ended(self) -> ev.CallEnded | None:
+        """How the call ended; ``None`` while it goes on."""
+        return self._book.ended
+
+    @property
+    def now_ms(self) -> int:
+        """The latest time that any event told, in call-ms."""
+        return self._book.now_ms
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was doubtful, a sentence each, every one once."""
+        return self._book.warnings
+
+    @property
+    def messages(self) -> Mapping[str, VoiceMessage]:
+        """Every record written so far, by id. A live view; do not keep it across `apply`."""
+        return MappingProxyType(self._book.messages)
+
+    def ordered(self) -> list[VoiceMessage]:
+        """The records in order of ``seq``."""
+        return sorted(self._book.messages.values(), key=lambda m: m.seq)
+
+    @property
+    def steps(self) -> list[LLMStep]:
+        """The LLM steps in order of their start, with what is known of their outputs now."""
+        return self._steps.all()
+
+    @property
+    def exported_steps(self) -> set[str]:
+        """The span ids of the LLM steps that left for the backend."""
+        return self._steps.exported
+
+    @property
+    def recording(self) -> Recording | None:
+        """The recording as far as it is known; an unfinished one has no digest and no duration."""
+        return self._tape.recording
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When uncommitted speech falls due, in call-ms; ``None`` when nothing waits for time to pass."""
+        return self._users.next_deadline_ms
+
+    # -- applying ------------------------------------------------------------------------------------
+    def apply(self, event: ev.Event) -> Change:
+        """Take the next event. Returns what changed; events after `CallEnded` change less and less.
+
+        After the end only late facts that the contract lets move forward are taken: a transcript, an
+        item, the finished recording.
+
+        Raises:
+            ContractError: a record would break the contract, and the recorder is `strict`.
+        """
+        book = self._book
+        book.touched.clear()
+        book.moved.clear()
+        self._steps.settled.clear()
+        book.now_ms = max(book.now_ms, event.at_ms)
+        if book.ended is None:
+            self._users.settle_overdue()
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            book.warn(f"event {type(event).__name__} has no handler")
+        else:
+            handler(event)
+        return self._publish()
+
+    def _publish(self) -> Change:
+        written: list[VoiceMessage] = []
+        settled: list[VoiceMessage] = []
+        for draft in sorted(self._book.touched.values(), key=lambda d: d.seq):
+            message = snapshot(draft, self._tape, call_ended=self._book.ended is not None)
+            if message is None or message == draft.last:
+                continue
+            problems = writer_problems(message)
+            if draft.last is not None:
+                problems += regressions(draft.last, message)
+            if problems:
+                sentence = f"message {message.id}: {'; '.join(problems)}"
+                if self._strict:
+                    raise ContractError(sentence)
+                self._book.warn(f"not written, {sentence}")
+                continue
+            draft.last = message
+            self._book.messages[draft.key] = message
+            written.append(message)
+            if message.state is not State.OPEN:
+                settled.append(message)
+        return Change(tuple(written), tuple(self._book.moved), tuple(settled), tuple(self._steps.settled))
+
+    # -- the call ------------------------------------------------------------------------------------
+    def _on_call_started(self, e: ev.CallStarted) -> None:
+        book = self._book
+        if book.started is None:
+            book.started = e
+        elif not book.drafts and e == replace(book.started, content_captured=False):
+            book.started = e  # before anything was said, the framework forbade to keep texts
+        elif book.started != e:
+            book.warn("the call was started twice")
+
+    def _on_call_span_bound(self, e: ev.CallSpanBound) -> None:
+        if self.span is None:
+            self.span = e
+
+    def _on_call_ended(self, e: ev.CallEnded) -> None:
+        if self._book.ended is not None:
+            return
+        for part in (self._users, self._speeches, self._tape, self._steps):
+            part.close()
+        self._book.ended = e
+        for draft in self._book.drafts.values():
+            if not self._is_final(draft.last):
+                self._book.touch(draft)
+
+    def _is_final(self, message: VoiceMessage | None) -> bool:
+        """Whether the end of the call changes nothing about a record.
+
+        It is not open, its transcript is not awaited, and it lies within what was recorded.
+        """
+        return (
+            message is not None
+            and message.state is not State.OPEN
+            and message.text_status is not TextStatus.PARTIAL
+            and (message.end_ms is None or message.end_ms <= self._book.now_ms)
+        )
+
+    def _on_message_noted(self, e: ev.MessageNoted) -> None:
+        book = self._book
+        if book.ended is not None or e.message_id in book.speeches or not book.is_free(e.message_id):
+            book.warn(f"the noted message {e.message_id} came too late or its id is taken; not recorded")
+            return
+        bounds: tuple[int, int] | None = None
+        if e.start_ms is not None and e.end_ms is not None:
+            if e.end_ms >= e.start_ms >= 0:
+                bounds = (e.start_ms, e.end_ms)
+            else:
+                book.warn(f"message {e.message_id}: it cannot last from {e.start_ms} to {e.end_ms} ms")
+        part = self._users if e.role is Role.USER else self._speeches
+        part.note(e, bounds)
+
+
+def fold(events: Iterable[ev.Event], *, strict: bool = False) -> CallRecorder:
+    """Fold a whole list of events; what recovery and tests do."""
+    recorder = CallRecorder(strict=strict)
+    for event in events:
+        recorder.apply(event)
+    return recorder

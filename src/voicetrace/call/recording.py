@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recording's side of the fold: what was recorded when, and where messages lie in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from voicetrace import events as ev
+from voicetrace.call.book import Book, Handlers
+from voicetrace.messages import Channel, Recording, Segment, Selection
+
+
+class Tape:
+    """Keeps what is known of the call's recording, and says which stretches of it hold some call-ms."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._recording: ev.RecordingStarted | None = None
+        self._recording_end: ev.RecordingFinished | None = None
+        self._segments: dict[str, tuple[int, int | None]] = {}
+        self.handlers: Handlers = {
+            ev.RecordingStarted: self._on_started,
+            ev.SegmentStarted: self._on_segment_started,
+            ev.SegmentEnded: self._on_segment_ended,
+            ev.RecordingFinished: self._on_finished,
+        }
+
+    def close(self) -> None:
+        """The call is over: what is still being recorded ends now."""
+        for segment_id, (start, end) in self._segments.items():
+            if end is None:
+                self._segments[segment_id] = (start, max(start, self._book.now_ms))
+
+    @property
+    def recording(self) -> Recording | None:
+        """The recording as far as it is known; an unfinished one has no digest and no duration."""
+        start, end = self._recording, self._recording_end
+        if start is None:
+            return None
+        return Recording(
+            recording_id=start.recording_id,
+            uri=end.uri if end else start.uri,
+            format=end.format if end else start.format,
+            sample_rate_hz=start.sample_rate_hz,
+            channels=list(start.channels),
+            origin_unix_ms=start.origin_unix_ms,
+            duration_ms=end.duration_ms if end else None,
+            sha256=end.sha256 if end else None,
+            segments={
+                name: Segment(
+                    start_ms=begin, length_ms=max(0, (self._book.now_ms if stop is None else stop) - begin)
+                )
+                for name, (begin, stop) in self._segments.items()
+            },
+        )
+
+    def _on_started(self, e: ev.RecordingStarted) -> None:
+        if e.sample_rate_hz <= 0:
+            self._book.warn(
+                f"the recording {e.recording_id} has a sample rate of {e.sample_rate_hz}; ignored"
+            )
+        elif self._recording is None:
+            self._recording = e
+            self._book.touch_all()
+        elif self._recording.recording_id != e.recording_id:
+            self._book.warn(f"a second recording {e.recording_id} was started; the first one is kept")
+
+    def _on_segment_started(self, e: ev.SegmentStarted) -> None:
+        if e.segment_id not in self._segments:
+            start = max(0, e.start_ms)
+            # a slow disk may learn of it after the end
+            self._segments[e.segment_id] = (
+                start,
+                None if self._book.ended is None else max(start, self._book.ended.at_ms),
+            )
+            self._book.touch_all()
+
+    def _on_segment_ended(self, e: ev.SegmentEnded) -> None:
+        start, end = self._segments.get(e.segment_id, (None, None))
+        if start is not None and end is None:
+            self._segments[e.segment_id] = (start, max(start, e.end_ms))
+            self._book.touch_all()
+
+    def _on_finished(self, e: ev.RecordingFinished) -> None:
+        if self._recording is not None and self._recording_end is None:
+            self._recording_end = e
+
+    def selections(self, ranges: Iterable[tuple[int, int]], channel: Channel) -> list[Selection]:
+        """The stretches of the recording that hold these call-ms ranges, in segment ms."""
+        if self._recording is None or channel not in self._recording.channels:
+            return []
+        out: list[Selection] = []
+        for start, end in ranges:
+            for segment_id, (begin, stop) in self._segments.items():
+                low, high = max(start, begin), end if stop is None else min(end, stop)
+                if high > low:
+                    out.append(
+                        Selection(
+                            segment_id=segment_id, channel=channel, start_ms=low - begin, end_ms=high - begin
+                        )
+                    )
+        return out
