@@ -168,8 +168,8 @@ def _livekit_hooks(*, supported: bool) -> Iterator[tuple[str, bool, str]]:
     from livekit.agents.voice import agent_activity, io
 
     from voicetrace.integrations.livekit.instrumentor import LLM_KEYWORDS
-    from voicetrace.integrations.livekit.patches import takes_keywords
     from voicetrace.integrations.livekit.realtime import GENERATION_KEYWORDS
+    from voicetrace.integrations.patches import takes_keywords
 
     yield "AgentSession.start", callable(getattr(AgentSession, "start", None)), "no call is captured"
     yield "AgentSession.say", callable(getattr(AgentSession, "say", None)), "texts of say() are missing"

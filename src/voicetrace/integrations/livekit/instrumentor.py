@@ -21,9 +21,9 @@ from opentelemetry.trace import format_span_id
 from voicetrace import semconv, settings
 from voicetrace.guard import Guard
 from voicetrace.integrations.livekit import package
-from voicetrace.integrations.livekit.patches import Patches, takes_keywords
 from voicetrace.integrations.livekit.realtime import GENERATION, GENERATION_KEYWORDS
 from voicetrace.integrations.livekit.session import TRACES_BY_SPEECH, SessionTrace, tell_chunks
+from voicetrace.integrations.patches import Patches, takes_keywords
 from voicetrace.live import LiveCall
 from voicetrace.noting import register_call
 from voicetrace.otel.setup import get_provider
