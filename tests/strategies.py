@@ -66,7 +66,14 @@ def events_of(cls: type[ev.Event]) -> st.SearchStrategy[ev.Event]:
     return st.builds(cls, **{f.name: _field(f.name, hints[f.name]) for f in fields(cls)})
 
 
-_RARE = (ev.CallEnded, ev.CallStarted, ev.CallSpanBound, ev.CaptureFault, ev.LLMStepExported)
+_RARE = (
+    ev.CallEnded,
+    ev.CallStarted,
+    ev.ConsentChanged,
+    ev.CallSpanBound,
+    ev.CaptureFault,
+    ev.LLMStepExported,
+)
 _USUAL = [cls for cls in ev.EVENTS.values() if cls not in _RARE]
 any_event = st.one_of(*[events_of(cls) for cls in _USUAL], st.one_of(*[events_of(cls) for cls in _RARE]))
 

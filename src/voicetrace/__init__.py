@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from voicetrace import agentclash as agentclash
+    from voicetrace.consent import give_consent, withdraw_consent
     from voicetrace.messages import LLMStep, Recording, VoiceMessage
     from voicetrace.noting import note_message
     from voicetrace.otel import wrap_exporter
@@ -29,9 +30,11 @@ __all__ = [
     "VoiceMessage",
     "agentclash",
     "configure",
+    "give_consent",
     "note_message",
     "read_calls",
     "recover",
+    "withdraw_consent",
     "wrap_exporter",
 ]
 
@@ -42,9 +45,11 @@ _HOMES = {
     "VoiceCall": "voicetrace.voice_call",
     "VoiceMessage": "voicetrace.messages",
     "configure": "voicetrace.settings",
+    "give_consent": "voicetrace.consent",
     "note_message": "voicetrace.noting",
     "read_calls": "voicetrace.reader",
     "recover": "voicetrace.recovery",
+    "withdraw_consent": "voicetrace.consent",
     "wrap_exporter": "voicetrace.otel",
 }
 

@@ -60,6 +60,14 @@ class CallStarted(Event):
     conversation_id: str = ""
     workspace_id: str = ""
     service_id: str = ""
+    consent_given: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentChanged(Event):
+    """From now on what is said may be kept, or may not; what was said before is not touched."""
+
+    given: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class CallFiles:
         self._journal_failed = False
         self._recording: RecordingWriter | None = None
         self._asked_to_record = False
+        self._consent_from_ms: int | None = 0 if settings.consent == "given" else None
         self._lost: dict[Channel, tuple[int, int]] = {}  # audio refused by the full queue, call-ms
         self._now_ms = 0
 
@@ -92,6 +93,11 @@ class CallFiles:
         if not self._asked_to_record and self.wants_audio:
             self._asked_to_record = True
             self._writer.submit(self._open_recording, sample_rate_hz)
+
+    def set_consent(self, at_ms: int, *, given: bool) -> None:
+        """Queue that audio from `at_ms` on may be written, or may not."""
+        if self.wants_audio:
+            self._writer.submit(self._set_consent, at_ms, given)
 
     def caller_audio(self, arrived_ms: float, pcm: bytes, rate_hz: int, channels: int) -> None:
         """Queue one frame of the caller, complete at `arrived_ms`. `pcm` is a copy, s16, interleaved."""
@@ -200,7 +206,10 @@ class CallFiles:
                 sample_rate_hz=sample_rate_hz,
                 origin_unix_ms=self._origin_unix_ms,
                 channels=self._settings.audio_channels,
+                recording=False,
             )
+            if self._consent_from_ms is not None:
+                self._recording.resume(self._consent_from_ms)
         except Exception as error:  # noqa: BLE001  said in the record
             self._fault(self._now_ms, f"the call is not recorded: {error}")
             return
@@ -219,6 +228,17 @@ class CallFiles:
             self._emit(
                 ev.SegmentStarted(at_ms=self._now_ms, segment_id=segment_id, start_ms=segment.start_ms)
             )
+
+    def _set_consent(self, at_ms: int, given: bool) -> None:
+        self._consent_from_ms = at_ms if given else None
+        if self._recording is None:
+            return  # not opened yet, or failed
+        if given:
+            self._emit(
+                ev.SegmentStarted(at_ms=at_ms, segment_id=self._recording.resume(at_ms), start_ms=at_ms)
+            )
+        elif (ended := self._recording.pause(at_ms)) is not None:
+            self._emit(ev.SegmentEnded(at_ms=at_ms, segment_id=ended, end_ms=at_ms))
 
     def _guard_recording(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         try:

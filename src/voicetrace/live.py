@@ -89,7 +89,8 @@ class LiveCall:
         self.recorder = CallRecorder(strict=strict)
         content = settings.content == "full" if content_captured is None else content_captured
         self._content = content
-        self.guard = Guard(self.fault, private=lambda: not content or settings.redact is not None)
+        self._consented = settings.consent == "given"
+        self.guard = Guard(self.fault, private=lambda: not self._keeps_text or settings.redact is not None)
         self.listeners: list[Listener] = []
         self.on_closed: list[Callable[[LiveCall], None]] = []
         self._lock = threading.RLock()
@@ -129,6 +130,7 @@ class LiveCall:
                 conversation_id=conversation_id,
                 workspace_id=settings.workspace_id,
                 service_id=settings.service_id,
+                consent_given=self._consented,
             )
         )
 
@@ -179,10 +181,24 @@ class LiveCall:
             self._content = False
             self.emit(replace(started, content_captured=False))
 
+    def set_consent(self, *, given: bool) -> None:
+        """From now on texts and audio may be kept, or may not. Saying it twice is harmless."""
+        with self._lock:
+            if self._closed or given is self._consented:
+                return
+            self._consented = given
+            at_ms = self.now_ms()
+            self.emit(ev.ConsentChanged(at_ms=at_ms, given=given))
+            self.files.set_consent(at_ms, given=given)
+
+    @property
+    def _keeps_text(self) -> bool:
+        return self._content and self._consented
+
     def _private(self, event: ev.Event) -> ev.Event:
         """Drop or redact content before it is kept anywhere (architecture, "On the wire")."""
         redact = self.settings.redact
-        if self._content and redact is None:
+        if self._keeps_text and redact is None:
             return event
         changes: dict[str, Any] = {}
         for field in fields(event):
@@ -191,7 +207,7 @@ class LiveCall:
                 continue
             # a provider's error may quote what it was asked
             changes[field.name] = "error" if field.name == "error" else None
-            if self._content and redact is not None:
+            if self._keeps_text and redact is not None:
                 try:
                     redacted: Any = redact(value)
                     if not isinstance(redacted, str):

@@ -4,20 +4,11 @@
 from __future__ import annotations
 
 import uuid
-import weakref
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from voicetrace import events as ev
-from voicetrace.live import LiveCall
 from voicetrace.messages import Role
-
-# whose call is which: a framework's session, or whatever an adapter calls the call's owner
-_CALLS: Final[weakref.WeakKeyDictionary[Any, LiveCall]] = weakref.WeakKeyDictionary()
-
-
-def register_call(owner: Any, call: LiveCall) -> None:
-    """Adapters only: from now on `owner` stands for this call."""
-    _CALLS[owner] = call
+from voicetrace.owners import running_call
 
 
 def note_message(
@@ -34,7 +25,8 @@ def note_message(
     It takes its place in the order now, is committed, and complete as it stands.
 
     Args:
-        session_or_call: The framework's session (LiveKit: the `AgentSession`), or a running call.
+        session_or_call: The framework's session (LiveKit: the `AgentSession`, Pipecat: the
+            `PipelineWorker`), or a running call.
         role: Whose message it is.
         text: What was said; redaction and the content switch apply to it as to any other.
         start_ms: When it began, in call-ms. With `end_ms` it gets its audio from the recording.
@@ -49,12 +41,7 @@ def note_message(
         ValueError: `role` is neither ``"user"`` nor ``"assistant"``.
     """
     wanted = Role(role)
-    call = session_or_call if isinstance(session_or_call, LiveCall) else _find(session_or_call)
-    if call is None or call.closed:
-        raise LookupError(
-            f"note_message(): no call of this {type(session_or_call).__name__} is going on; "
-            "note messages between the session's start and its close"
-        )
+    call = running_call(session_or_call, "note_message")
     chosen = message_id or f"note_{uuid.uuid4().hex[:12]}"
     call.emit(
         ev.MessageNoted(
@@ -62,10 +49,3 @@ def note_message(
         )
     )
     return chosen
-
-
-def _find(owner: Any) -> LiveCall | None:
-    try:
-        return _CALLS.get(owner)
-    except TypeError:  # cannot be a key: nobody's session
-        return None

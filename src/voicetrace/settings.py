@@ -18,6 +18,7 @@ Content = Literal["full", "none"]
 Audio = Literal["off", "agent", "caller", "both"]
 RecordingFormat = Literal["wav", "flac", "opus"]
 MessageRecordKind = Literal["span", "log", "off"]
+Consent = Literal["given", "awaited"]
 
 ENV_DIRECTORY: Final = "VOICETRACE_DIR"
 DEFAULT_DIRECTORY: Final = "voicetrace-calls"
@@ -31,6 +32,7 @@ class Settings:
     directory: Path | None = Path(DEFAULT_DIRECTORY)
     content: Content = "full"
     audio: Audio = "off"
+    consent: Consent = "given"
     recording_format: RecordingFormat = "wav"
     message_records: MessageRecordKind = "span"
     max_messages_bytes: int = 1_000_000
@@ -62,6 +64,7 @@ def configure(
     directory: str | os.PathLike[str] | Literal["default"] | None = "default",
     content: Content | None = None,
     audio: Audio = "off",
+    consent: Consent = "given",
     recording_format: RecordingFormat = "wav",
     message_records: MessageRecordKind = "span",
     max_messages_bytes: int = 1_000_000,
@@ -82,6 +85,8 @@ def configure(
         content: ``"full"`` keeps texts, ``"none"`` keeps ids, times and states only. Default: the
             standard ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``, else ``"full"``.
         audio: Which sides are recorded; nothing unless said.
+        consent: ``"awaited"`` keeps no text and no audio of a call until `voicetrace.give_consent` is called
+            for it; ids, times and states are kept. What was said before is never kept.
         recording_format: ``"wav"`` and ``"flac"`` are lossless; ``"opus"`` is small.
         message_records: How the per-message records leave: a zero-length child span, an OTel log, or not.
         max_messages_bytes: The largest ``voice.messages`` put on a span; the whole map is kept beside the
@@ -100,6 +105,7 @@ def configure(
     for name, value, allowed in (
         ("content", content, (None, *get_args(Content))),
         ("audio", audio, get_args(Audio)),
+        ("consent", consent, get_args(Consent)),
         ("recording_format", recording_format, get_args(RecordingFormat)),
         ("message_records", message_records, get_args(MessageRecordKind)),
     ):
@@ -123,6 +129,7 @@ def configure(
         directory=_default_directory() if directory == "default" else _as_path(directory),
         content=content or _default_content(),
         audio=audio,
+        consent=consent,
         recording_format=recording_format,
         message_records=message_records,
         max_messages_bytes=max_messages_bytes,

@@ -89,7 +89,7 @@ class ScriptedCall:
     def __init__(self, directory: Path | None, settings: Settings) -> None:
         self.clock = FakeClock()
         self.memory = MemorySpans()
-        writer = Writer()
+        writer = self._writer = Writer()
         self.live = LiveCall(
             settings=settings,
             framework="scripted",
@@ -175,6 +175,12 @@ class ScriptedCall:
         self._context.append(key)
         return key
 
+    def consent(self, at_ms: int, *, given: bool) -> None:
+        """The caller agrees that what is said is kept, or no longer agrees."""
+        self.clock.set_ms(at_ms)
+        self.live.set_consent(given=given)
+        self._writer.drain(_DISK_DEADLINE_S)
+
     def fault(self, message: str, at_ms: int) -> None:
         """Something was not captured: a warning of the call."""
         self._emit(ev.CaptureFault, at_ms, message=message)
@@ -245,6 +251,7 @@ def scripted_call(
     *,
     content: Literal["full", "none"] = "full",
     recording_format: Literal["wav", "flac", "opus"] = "wav",
+    consent: Literal["given", "awaited"] = "given",
 ) -> ScriptedCall:
     """An empty script. With a directory the call leaves a journal and a recording there."""
     path = None if directory is None else Path(directory)
@@ -253,6 +260,7 @@ def scripted_call(
         content=content,
         audio="off" if path is None else "both",
         recording_format=recording_format,
+        consent=consent,
     )
     return ScriptedCall(path, settings)
 

@@ -135,6 +135,22 @@ def test_vt25_keys_that_were_pressed_are_a_message(tmp_path: Path) -> None:
         voicetrace.note_message(outcome.stage.session, role="caller", text="x")  # type: ignore[arg-type]
 
 
+# -- consent ---------------------------------------------------------------------------------------------
+def test_vt73_nothing_said_before_consent_is_kept(tmp_path: Path) -> None:
+    script = Script(
+        said=[Said(1, 2, "secretquestion"), Said(8, 9, "openquestion")],
+        replies={"secretquestion": Reply("secretanswer"), "openquestion": Reply("openanswer")},
+        until=13,
+        at=[(7, lambda stage: voicetrace.give_consent(stage.session))],
+    )
+    outcome = run_script(script, tmp_path, configure={"audio": "both", "consent": "awaited"})
+    assert [m.text for m in outcome.call.messages] == [None, None, "openquestion", "openanswer"]
+    assert [bool(m.selections) for m in outcome.call.messages] == [False, False, True, True]
+    kept = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+    assert b"openanswer" in kept
+    assert b"secret" not in kept
+
+
 # -- LiveKit's switches ----------------------------------------------------------------------------------
 SECRET = Script(said=[Said(1, 2, "secretquestion")], replies={"*": Reply("secretanswer")}, until=5)
 

@@ -21,6 +21,8 @@ class Book:
 
     started: ev.CallStarted | None = None
     ended: ev.CallEnded | None = None
+    consented: bool = True
+    """Whether what is said now may be kept."""
     now_ms: int = 0
     warnings: list[str] = field(default_factory=list)
     drafts: dict[str, Draft] = field(default_factory=dict)
@@ -40,8 +42,8 @@ class Book:
 
     @property
     def content(self) -> bool:
-        """Whether the call keeps texts."""
-        return self.started.content_captured if self.started else True
+        """Whether the call keeps texts now."""
+        return self.consented and (self.started.content_captured if self.started else True)
 
     @property
     def uncommitted_timeout_ms(self) -> int:

@@ -49,6 +49,11 @@ class UserDraft:
         typed = self.source is TextSource.TEXT_INPUT
         return not (self.named or self.committed or self.dropped or typed)
 
+    def withhold(self) -> None:
+        """Consent ended in the middle of it: half a text is none."""
+        self.finals, self.interim = [], ""
+        self.captured = self.captured and self.last is not None
+
     @property
     def said(self) -> str:
         """The final transcripts of the turn, joined (VT-28)."""
@@ -114,6 +119,12 @@ class SpeechDraft:
         """The segment that goes on, if one does."""
         last = self.segments[-1] if self.segments else None
         return last if last is not None and last.finish is None else None
+
+    def withhold(self) -> None:
+        """Consent ended in the middle of it: half a text is none."""
+        if self.generated:
+            self.generated = [None]
+        self.captured = self.captured and self.last is not None
 
     @property
     def words(self) -> str:

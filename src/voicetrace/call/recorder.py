@@ -65,6 +65,7 @@ class CallRecorder:
         self._handlers: Handlers = {
             ev.CallStarted: self._on_call_started,
             ev.CallSpanBound: self._on_call_span_bound,
+            ev.ConsentChanged: self._on_consent_changed,
             ev.TimePassed: lambda _: None,
             ev.CaptureFault: lambda e: self._book.warn(e.message),
             ev.CallEnded: self._on_call_ended,
@@ -175,6 +176,7 @@ class CallRecorder:
         book = self._book
         if book.started is None:
             book.started = e
+            book.consented = e.consent_given
         elif not book.drafts and e == replace(book.started, content_captured=False):
             book.started = e  # before anything was said, the framework forbade to keep texts
         elif book.started != e:
@@ -183,6 +185,18 @@ class CallRecorder:
     def _on_call_span_bound(self, e: ev.CallSpanBound) -> None:
         if self.span is None:
             self.span = e
+
+    def _on_consent_changed(self, e: ev.ConsentChanged) -> None:
+        book = self._book
+        if book.consented and not e.given and book.ended is None:
+            for draft in book.drafts.values():
+                if not draft.settled:
+                    draft.withhold()
+                    book.touch(draft)
+                    if draft.last is not None:  # written as it was: it cannot become `not_captured`
+                        book.warn(f"message {draft.key}: consent ended in the middle of it; no text is kept")
+            self._tape.withdrawn(e.at_ms)
+        book.consented = e.given
 
     def _on_call_ended(self, e: ev.CallEnded) -> None:
         if self._book.ended is not None:

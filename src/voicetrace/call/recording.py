@@ -18,12 +18,21 @@ class Tape:
         self._recording: ev.RecordingStarted | None = None
         self._recording_end: ev.RecordingFinished | None = None
         self._segments: dict[str, tuple[int, int | None]] = {}
+        self._withdrawn: list[int] = []  # when consent was withdrawn, in call-ms
         self.handlers: Handlers = {
             ev.RecordingStarted: self._on_started,
             ev.SegmentStarted: self._on_segment_started,
             ev.SegmentEnded: self._on_segment_ended,
             ev.RecordingFinished: self._on_finished,
         }
+
+    def withdrawn(self, at_ms: int) -> None:
+        """Consent ended: nothing is recorded from here on, whenever the disk comes to say so."""
+        self._withdrawn.append(at_ms)
+        for segment_id, (start, end) in self._segments.items():
+            if end is None:
+                self._segments[segment_id] = (start, max(start, at_ms))
+        self._book.touch_all()
 
     def close(self) -> None:
         """The call is over: what is still being recorded ends now."""
@@ -66,14 +75,14 @@ class Tape:
             self._book.warn(f"a second recording {e.recording_id} was started; the first one is kept")
 
     def _on_segment_started(self, e: ev.SegmentStarted) -> None:
-        if e.segment_id not in self._segments:
-            start = max(0, e.start_ms)
-            # a slow disk may learn of it after the end
-            self._segments[e.segment_id] = (
-                start,
-                None if self._book.ended is None else max(start, self._book.ended.at_ms),
-            )
-            self._book.touch_all()
+        if e.segment_id in self._segments:
+            return
+        start = max(0, e.start_ms)
+        ends = [at_ms for at_ms in self._withdrawn if at_ms >= start]
+        if self._book.ended is not None:  # a slow disk may learn of it after the end
+            ends.append(max(start, self._book.ended.at_ms))
+        self._segments[e.segment_id] = (start, min(ends, default=None))
+        self._book.touch_all()
 
     def _on_segment_ended(self, e: ev.SegmentEnded) -> None:
         start, end = self._segments.get(e.segment_id, (None, None))

@@ -25,8 +25,8 @@ from voicetrace.integrations.livekit.realtime import GENERATION, GENERATION_KEYW
 from voicetrace.integrations.livekit.session import TRACES_BY_SPEECH, SessionTrace, tell_chunks
 from voicetrace.integrations.patches import Patches, takes_keywords
 from voicetrace.live import LiveCall
-from voicetrace.noting import register_call
 from voicetrace.otel.setup import get_provider
+from voicetrace.owners import register_call
 from voicetrace.writer import WRITER
 
 logger = logging.getLogger("voicetrace")
