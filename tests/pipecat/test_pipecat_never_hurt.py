@@ -34,7 +34,7 @@ from voicetrace.audio import RecordingWriter
 from voicetrace.call import CallRecorder
 from voicetrace.files import CallFiles
 from voicetrace.guard import MAX_FAILURES, Guard
-from voicetrace.integrations.pipecat import processor as processor_module
+from voicetrace.integrations.pipecat import follower as follower_module
 from voicetrace.integrations.pipecat import trace as trace_module
 from voicetrace.integrations.pipecat.ids import ContextIds
 from voicetrace.integrations.pipecat.playout import PlayoutClock
@@ -233,7 +233,7 @@ INNER = [
     (CallFiles, "agent_audio"),
     (CallFiles, "finish"),
     (trace_module, "walk"),
-    (processor_module, "PipelineTrace"),
+    (follower_module, "PipelineTrace"),
     (ContextIds, "of"),
     (PlayoutClock, "chunk"),
     (PlayoutClock, "end_run"),

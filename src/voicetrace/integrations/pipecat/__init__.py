@@ -11,6 +11,8 @@ except ImportError as error:  # pragma: no cover - exercised by the bare-wheel c
         "`pip install voicetrace[pipecat]`"
     ) from error
 
-from voicetrace.integrations.pipecat.processor import VoiceTraceProcessor, follow, setup_pipeline_worker
+from voicetrace.integrations.pipecat.follower import follow, setup_pipeline_worker
+from voicetrace.integrations.pipecat.instrumentor import PipecatInstrumentor
+from voicetrace.integrations.pipecat.processor import VoiceTraceProcessor
 
-__all__ = ["VoiceTraceProcessor", "follow", "setup_pipeline_worker"]
+__all__ = ["PipecatInstrumentor", "VoiceTraceProcessor", "follow", "setup_pipeline_worker"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -27,6 +26,7 @@ from pipecat.transports.base_output import BaseOutputTransport
 
 from voicetrace import semconv, settings
 from voicetrace.guard import Guard
+from voicetrace.integrations.pipecat import package
 from voicetrace.integrations.pipecat.ids import ContextIds
 from voicetrace.integrations.pipecat.playout import Bracket
 from voicetrace.integrations.pipecat.spans import CURRENT_RUN, PipecatSpanProcessor
@@ -78,7 +78,7 @@ class PipelineTrace:
         self.call = LiveCall(
             settings=chosen,
             framework="pipecat",
-            framework_version=version("pipecat-ai"),
+            framework_version=package.installed(),
             tracer_provider=provider,
         )
         self._provider = provider
