@@ -330,6 +330,10 @@ def recording_differs(case: Case) -> None:
     case.journal = replace(case.journal, recording=other)
 
 
+def cut_elsewhere(case: Case) -> None:
+    case.change_agent(1, truncated_ms=980)
+
+
 def another_origin(case: Case) -> None:
     case.journal = replace(case.journal, origin_unix_ms=1)
 
@@ -366,6 +370,7 @@ EACH, MEDIAN, AGENT, CLIPS, CUT, MESSAGES, LINKS, WARNINGS, SAME, BUNDLE = BARS
         (wrong_role, {MESSAGES}),
         (uncommitted_message, {MESSAGES}),
         (played_whole_but_interrupted, {MESSAGES}),
+        (cut_elsewhere, {MESSAGES}),
         (cough_is_lost, {MESSAGES}),
         (cough_has_text, {MESSAGES}),
         (wrong_step, {LINKS}),

@@ -20,7 +20,14 @@ from voicetrace.demo.make_data import (
     speech_bounds,
     to_int16,
 )
-from voicetrace.demo.script import catalogue, load_clip, travel_call
+from voicetrace.demo.script import (
+    Scenario,
+    catalogue,
+    load_clip,
+    travel_call,
+    travel_call_realtime,
+    travel_call_without_resume,
+)
 
 NAMES = sorted(catalogue())
 AGENT = [name for name in NAMES if name.startswith("agent_")]
@@ -88,8 +95,10 @@ def test_unknown_clip_is_named() -> None:
         load_clip("nobody")
 
 
-def test_scenario_refers_to_what_exists() -> None:
-    scenario = travel_call()
+@pytest.mark.parametrize(
+    "scenario", [travel_call(), travel_call_without_resume(), travel_call_realtime()], ids=lambda s: s.name
+)
+def test_scenario_refers_to_what_exists(scenario: Scenario) -> None:
     spoken = [utterance.clip for utterance in scenario.agent]
     assert len(set(spoken)) == len(spoken)
     said: list[str] = []
@@ -130,3 +139,18 @@ def test_split_turn_is_one_message_and_its_pause_is_shorter_than_the_endpointing
     # the VAD must see the pause (250 ms of silence), and the turn must outlive it
     assert pause - 150 > 250
     assert pause + 250 < scenario.endpointing_ms
+
+
+def test_with_a_realtime_model_each_stretch_of_speech_is_a_message() -> None:
+    scenario = travel_call_realtime()
+    assert scenario.messages()[:2] == (
+        ("weather_1", "Could you tell me"),
+        ("weather_2", "what the weather is in Paris?"),
+    )
+    assert ("murmur", "") in scenario.messages()  # an item that never gets a transcript
+    pause = scenario.caller[1].cue.delay_ms
+    assert scenario.endpointing_ms + 100 < pause  # the server tells the end of the first before the second
+    # the first half is no whole turn, and gets no answer
+    answered = {reply.heard for reply in scenario.replies}
+    assert {text for _, text in scenario.messages() if text} - answered == {"Could you tell me"}
+    assert scenario.agent[0].source == "reply"

@@ -61,6 +61,9 @@ def demo(
     framework: Annotated[
         Framework, typer.Option("--framework", help="Which framework runs the call.")
     ] = Framework.LIVEKIT,
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="A model that hears and speaks by itself runs the call.")
+    ] = False,
     check: Annotated[
         bool,
         typer.Option("--check", help="Compare the record with what truly happened; exit 1 if it differs."),
@@ -74,10 +77,11 @@ def demo(
     """Run a whole call with voicetrace, offline and in real time (about 50 s), and show its record.
 
     A real session of the framework with recorded voices: a greeting, a turn with a pause, a tool call, a
-    barge-in, a cough, and a false interruption. No network, no keys.
+    barge-in, a cough, and a false interruption. No network, no keys. With --realtime the same caller talks
+    to a model that hears and speaks by itself, behind a scripted provider.
     """
     _prepare(out, force=force)
-    result = _run(out, framework, recording_format, quiet=json)
+    result = _run(out, framework, recording_format, realtime=realtime, quiet=json)
     bars = result.check() if check else None
     if json:
         print_json(_document(result, bars, framework))
@@ -111,7 +115,7 @@ def _prepare(out: Path, *, force: bool) -> None:
         raise Failure(f"--out {out} cannot be written: {reason(error)}") from error
 
 
-def _run(out: Path, framework: Framework, recording_format: Format, *, quiet: bool) -> Demo:
+def _run(out: Path, framework: Framework, recording_format: Format, *, realtime: bool, quiet: bool) -> Demo:
     from voicetrace.agentclash import BundleError
     from voicetrace.demo.run import DemoError, run_demo
 
@@ -121,6 +125,7 @@ def _run(out: Path, framework: Framework, recording_format: Format, *, quiet: bo
             return run_demo(
                 out,
                 framework=framework.value,
+                realtime=realtime,
                 recording_format=recording_format.value,
                 listener=screen.on_change,
                 on_tick=screen.on_tick,
@@ -213,8 +218,9 @@ class _Lines(_Quiet):
     def on_change(self, change: Change, recorder: CallRecorder) -> None:
         for message in change.settled:
             self._last[message.seq] = message
-            # a user's message can end before its text comes; what stays without is shown at the end
-            if message.committed and message.seq not in self._shown:
+            # a user's message can be whole before its text comes; what stays without is shown at the end
+            told = message.text is not None or message.role == "assistant"
+            if message.committed and told and message.seq not in self._shown:
                 self._show(message)
 
     def _show(self, message: VoiceMessage) -> None:

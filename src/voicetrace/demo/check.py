@@ -309,6 +309,12 @@ def _message_faults(matched: _Matched) -> list[str]:
             if message.text != expected.text or message.state != "complete":
                 faults.append(f"{expected.name} was played whole and is {message.state}: {message.text!r}")
     faults += [
+        f"the provider was told to cut {agent.clip} at {agent.truncated_ms} ms, "
+        f"the record says {message.provider_audio_end_ms}"
+        for agent, message in matched.agents()
+        if message.provider_audio_end_ms != agent.truncated_ms
+    ]
+    faults += [
         f"{m.role} message {m.id} was never said: {_whole_text(m)!r}"
         for m in matched.committed
         if m.id not in claimed

@@ -15,11 +15,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voicetrace.demo.director import Director
+from voicetrace.demo.director import Director, Hear
 from voicetrace.demo.doubles_livekit import (
     RealtimeSpeaker,
     RecordedMic,
@@ -30,7 +30,7 @@ from voicetrace.demo.doubles_livekit import (
 )
 from voicetrace.demo.line import Spoken
 from voicetrace.demo.script import Scenario, load_clip, travel_call
-from voicetrace.demo.truth import GroundTruth, agent_truth, caller_truth
+from voicetrace.demo.truth import GroundTruth, LLMCall, agent_truth, caller_truth
 
 # after the doubles, whose import error names the extra to install
 from livekit.agents import Agent, AgentSession, RunContext, function_tool, inference  # isort: skip
@@ -65,14 +65,14 @@ class DemoAgent(Agent):
 
 
 @dataclass
-class _Stage:
-    """The doubles of one call."""
+class Stage:
+    """The doubles of one call: who hears the caller, what plays, and every call the model got."""
 
     scenario: Scenario
     mic: RecordedMic
-    stt: ScriptedSTT
-    llm: ScriptedLLM
     speaker: RealtimeSpeaker
+    hear: Hear
+    llm_calls: Sequence[LLMCall]
 
 
 async def run_call(
@@ -92,16 +92,12 @@ async def run_call(
         RuntimeError: the agent spoke something else than the scenario says.
     """
     scenario = scenario or travel_call()
-    room = load_clip("room")
-    stage = _Stage(
-        scenario, RecordedMic(room), ScriptedSTT(), ScriptedLLM(scenario.replies), RealtimeSpeaker()
-    )
-    director = Director(scenario, stage.mic.line, stage.stt.hear, stage.speaker.segments)
-    stage.speaker.on_change = director.changed
+    stt, model = ScriptedSTT(), ScriptedLLM(scenario.replies)
+    stage = Stage(scenario, RecordedMic(load_clip("room")), RealtimeSpeaker(), stt.hear, model.calls)
     # what each service and the network would decide is fixed here, so that nothing reaches for the cloud
     session: AgentSession[None] = AgentSession(
-        stt=stage.stt,
-        llm=stage.llm,
+        stt=stt,
+        llm=model,
         tts=RecordedTTS([load_clip(utterance.clip) for utterance in scenario.agent]),
         # lets go of speech at the threshold that took it: its default holds on about 15 ms longer
         vad=inference.VAD(model="silero", deactivation_threshold=0.5),
@@ -117,7 +113,22 @@ async def run_call(
         aec_warmup_duration=None,  # there is no echo in a wire
         session_close_transcript_timeout=0.3,  # at the end nothing is left to transcribe
     )
-    synchronizer = TranscriptSynchronizer(next_in_chain_audio=stage.speaker, next_in_chain_text=TextSink())
+    return await play(stage, session, agent_cls(scenario), on_session=on_session, on_tick=on_tick)
+
+
+async def play(
+    stage: Stage,
+    session: AgentSession[None],
+    agent: Agent,
+    *,
+    on_session: Callable[[AgentSession[None]], None] | None = None,
+    on_tick: Callable[[float], None] | None = None,
+) -> GroundTruth:
+    """Run the stage's scenario with this session, whose services are the stage's; see `run_call`."""
+    scenario, speaker = stage.scenario, stage.speaker
+    director = Director(scenario, stage.mic.line, stage.hear, speaker.segments)
+    speaker.on_change = director.changed
+    synchronizer = TranscriptSynchronizer(next_in_chain_audio=speaker, next_in_chain_text=TextSink())
     session.input.audio = stage.mic
     session.output.audio = synchronizer.audio_output
     session.output.transcription = synchronizer.text_output
@@ -130,7 +141,7 @@ async def run_call(
     ticker = asyncio.create_task(_tick(on_tick)) if on_tick is not None else None
     try:
         async with asyncio.timeout(scenario.limit_s):
-            await session.start(agent_cls(scenario))
+            await session.start(agent)
             await director.direct()
     except TimeoutError:
         raise TimeoutError(
@@ -201,7 +212,7 @@ class _EventLog:
 
 
 def _truth(
-    stage: _Stage, spoken: dict[str, Spoken], log: _EventLog, started: float, ended: float
+    stage: Stage, spoken: dict[str, Spoken], log: _EventLog, started: float, ended: float
 ) -> GroundTruth:
     scenario, segments = stage.scenario, stage.speaker.segments
     if len(segments) != len(scenario.agent):
@@ -216,10 +227,10 @@ def _truth(
         caller_samples=stage.mic.delivered(),
         caller=tuple(caller_truth(u, spoken[u.clip]) for u in scenario.caller),
         agent=tuple(
-            agent_truth(u, load_clip(u.clip), segment, stage.llm.calls)
+            agent_truth(u, load_clip(u.clip), segment, stage.llm_calls)
             for u, segment in zip(scenario.agent, segments, strict=True)
         ),
-        llm_calls=tuple(stage.llm.calls),
+        llm_calls=tuple(stage.llm_calls),
         messages=scenario.messages(),
         items=tuple(log.items),
         framework_events=tuple(log.events),
@@ -228,7 +239,12 @@ def _truth(
 
 def main() -> int:
     """Run the default call and print the truth and the framework's events, as JSON lines."""
-    truth = asyncio.run(run_call())
+    print_truth(asyncio.run(run_call()))
+    return 0
+
+
+def print_truth(truth: GroundTruth) -> None:
+    """Print the truth and the framework's events."""
     zero = truth.started_unix
     out = sys.stdout.write
     for event in truth.framework_events:
@@ -249,7 +265,6 @@ def main() -> int:
         done = "" if call.finished else " (cancelled)"
         out(f"llm {call.ordinal} {call.heard!r} -> {call.reply_text!r} {call.tool_calls}{done}\n")
     out(f"{truth.ended_unix - zero:.1f} s\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def run_demo(
     out: Path,
     *,
     framework: FrameworkName = "livekit",
+    realtime: bool = False,
     scenario: Scenario | None = None,
     recording_format: RecordingFormat = "wav",
     listener: Listener | None = None,
@@ -98,6 +99,7 @@ def run_demo(
 ) -> Demo:
     """Run one demo call into the directory ``out``, in real time, and read it back.
 
+    ``realtime`` has a model that hears and speaks by itself, instead of a pipeline of services.
     ``listener`` is told every change of the call's record, on the thread that made it; ``on_tick`` is called
     about four times a second with the seconds since the start. Takes over the process's `configure` and
     its instrumentation of the framework while it runs. Blocks; not for an event loop.
@@ -107,10 +109,17 @@ def run_demo(
         DemoError: the call got stuck, or voicetrace lost it.
         OSError: ``out`` cannot be written.
     """
-    stage = _STAGES[framework]()  # first: its error names the extra
+    if (framework, realtime) not in _STAGES:
+        raise DemoError(f"there is no realtime demo call of {framework}; leave out --realtime")
+    stage = _STAGES[framework, realtime]()  # first: its error names the extra
     calls = out / CALLS_NAME
     calls.mkdir(parents=True, exist_ok=True)
-    settings.configure(directory=calls, audio="both", recording_format=recording_format)
+    settings.configure(
+        directory=calls,
+        audio="both",
+        recording_format=recording_format,
+        server_vad_silence_ms=stage.server_vad_silence_ms,
+    )
     spans = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource.create({semconv.SERVICE_NAME: "voicetrace-demo"}))
     provider.add_span_processor(SimpleSpanProcessor(wrap_exporter(spans)))
@@ -139,12 +148,15 @@ def run_demo(
 class _LiveKit:
     """The demo call of livekit-agents."""
 
+    server_vad_silence_ms = 0
+
     def __init__(self) -> None:
         from voicetrace.demo import livekit_call
         from voicetrace.demo.script import travel_call
         from voicetrace.integrations.livekit import LiveKitInstrumentor
 
-        self._run, self._scenario = livekit_call.run_call, travel_call
+        self._run: Callable[..., Coroutine[Any, Any, GroundTruth]] = livekit_call.run_call
+        self._scenario = travel_call
         self._instrumentor = LiveKitInstrumentor()
 
     def begin(self, provider: TracerProvider) -> None:
@@ -162,8 +174,24 @@ class _LiveKit:
         self._instrumentor.uninstrument()
 
 
+class _LiveKitRealtime(_LiveKit):
+    """The demo call of livekit-agents with a realtime model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from voicetrace.demo import livekit_realtime_call
+        from voicetrace.demo.script import travel_call_realtime
+
+        self._run, self._scenario = livekit_realtime_call.run_call, travel_call_realtime
+        self.server_vad_silence_ms = (
+            travel_call_realtime().endpointing_ms
+        )  # what a user reads in the settings
+
+
 class _Pipecat:
     """The demo call of pipecat-ai."""
+
+    server_vad_silence_ms = 0
 
     def __init__(self) -> None:
         with contextlib.suppress(ImportError):  # the next import says which extra is missing
@@ -194,9 +222,11 @@ class _Pipecat:
         pass
 
 
-_STAGES: Final[dict[FrameworkName, type[_LiveKit] | type[_Pipecat]]] = {
-    "livekit": _LiveKit,
-    "pipecat": _Pipecat,
+# by framework, and whether a realtime model speaks
+_STAGES: Final[dict[tuple[FrameworkName, bool], type[_LiveKit] | type[_Pipecat]]] = {
+    ("livekit", False): _LiveKit,
+    ("livekit", True): _LiveKitRealtime,
+    ("pipecat", False): _Pipecat,
 }
 
 

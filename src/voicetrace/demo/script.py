@@ -20,6 +20,8 @@ import soundfile as sf  # type: ignore[import-untyped,unused-ignore]
 
 Samples = npt.NDArray[np.int16]
 
+_SERVER_SILENCE_MS = 500  # what the OpenAI family's server waits for, unless told otherwise
+
 
 @dataclass(frozen=True)
 class Word:
@@ -287,4 +289,39 @@ def travel_call_without_resume() -> Scenario:
         caller=tuple(caller),
         agent=tuple(agent),
         replies=(*call.replies, Reply(unheard=True, text=pardon.text)),
+    )
+
+
+def travel_call_realtime() -> Scenario:
+    """The same call with a model that hears and speaks by itself, and whose provider takes turns.
+
+    There each stretch of speech is an item of its own, so the split turn is two messages before one answer;
+    any voice cuts the agent for good. The cough becomes no item; the murmur becomes one that never gets a
+    transcript, and the agent asks again. The agent greets by an answer that it is asked for. About 50 s in
+    real time.
+    """
+    call = travel_call_without_resume()
+    caller = {utterance.clip: utterance for utterance in call.caller}
+    for name in ("caller_weather_1", "caller_weather_2"):
+        caller[name] = replace(caller[name], message=name.removeprefix("caller_"))
+    caller["murmur"] = replace(caller["murmur"], message="murmur", final="")
+    # a server tells of the end of a sound later: by the silence it waits for
+    late = caller["caller_breakfast"].cue
+    caller["caller_breakfast"] = replace(
+        caller["caller_breakfast"], cue=replace(late, delay_ms=late.delay_ms + _SERVER_SILENCE_MS)
+    )
+    first, *others = call.agent
+    split = "Could you tell me what the weather is in Paris?"
+    answers = [
+        replace(reply, heard=caller["caller_weather_2"].final) if reply.heard == split else reply
+        for reply in call.replies
+        if reply.heard != caller["caller_weather_1"].final
+    ]
+    return replace(
+        call,
+        name="travel_realtime",
+        caller=tuple(caller.values()),
+        agent=(replace(first, source="reply"), *others),
+        replies=(Reply(text=load_clip(first.clip).text), *answers),
+        endpointing_ms=_SERVER_SILENCE_MS,
     )

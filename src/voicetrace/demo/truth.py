@@ -103,7 +103,7 @@ class AgentTruth:
     ``runs`` are ``(started_unix, offset_s, duration_s)`` of what played without a stop. ``samples`` is
     exactly what played, int16 at ``sample_rate``; ``generated_samples`` is how many were sent. ``cut`` is
     true when some of them were dropped. ``llm_call`` is the ordinal of the LLM call that wrote the text,
-    ``None`` for ``say``.
+    ``None`` for ``say``. ``truncated_ms`` is where a realtime provider was told to cut the message.
     """
 
     clip: str
@@ -116,6 +116,7 @@ class AgentTruth:
     cut: bool
     words: tuple[WordTruth, ...] = field(repr=False)
     llm_call: int | None
+    truncated_ms: int | None = None
 
     def heard_words(self) -> tuple[str, ...]:
         """The words whose audio was played to the end."""
