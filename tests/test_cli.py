@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from typer.testing import CliRunner, Result
 import voicetrace
 from voicetrace import events as ev
 from voicetrace import settings
-from voicetrace.cli import app
+from voicetrace.cli import app, doctor
 from voicetrace.cli.common import clean
 from voicetrace.journal import FILE_NAME
 from voicetrace.messages import TextSource
@@ -34,7 +35,7 @@ COMMANDS = ("demo", "inspect", "bundle", "validate", "recover", "doctor")
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in list(os.environ):
-        if name.startswith(("OTEL_", "VOICETRACE_", "LIVEKIT_", "COLUMNS")):
+        if name.startswith(("OTEL_", "VOICETRACE_", "LIVEKIT_", "PIPECAT_", "COLUMNS")):
             monkeypatch.delenv(name)
     settings.reset()
     yield
@@ -436,7 +437,10 @@ def test_doctor_says_what_is_kept_and_lost(tmp_path: Path, monkeypatch: pytest.M
     assert report["facts"]["versions"]["voicetrace"] == voicetrace.__version__
     assert report["facts"]["extras"]["livekit"] == "installed"
     assert set(report["facts"]["extras"]) >= {"livekit", "otlp", "judge"}
-    assert {v for k, v in report["facts"]["livekit"].items() if k.startswith("hook ")} == {"active"}
+    for framework in ("livekit", "pipecat"):
+        facts = report["facts"][framework]
+        assert ", tested (" in facts["version"]
+        assert {v for k, v in facts.items() if k.startswith("hook ")} == {"active"}
     assert report["facts"]["kept"]["directory"] == str(tmp_path / "new" / "calls")
     assert "writable" in report["facts"]["kept"]["disk"]
     assert not (tmp_path / "new").exists()
@@ -476,7 +480,63 @@ def test_doctor_finds_a_hook_that_changed(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(agent_activity, "perform_llm_inference", lambda node: None)
     report = json.loads(run("doctor", "--json", code=1).stdout)
-    assert "LLM steps are not linked" in report["lost"][0]
+    [line] = report["lost"]
+    assert line.endswith("a reply cut before its first sound has no text")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "loss"),
+    [
+        ("pipeline.worker:PipelineWorker", "run", "PipecatInstrumentor follows no pipeline"),
+        ("pipeline.worker:PipelineWorker", "pipeline", "no call is captured"),
+        ("services.tts_service:TTSService", "add_word_timestamps", "no text is aligned"),
+        ("utils.tracing.tracing_context:TracingContext", "get_conversation_context", "a span of ours beside"),
+    ],
+)
+def test_doctor_finds_a_hook_of_pipecat_that_is_gone(
+    owner: str, name: str, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, cls = owner.partition(":")
+    monkeypatch.setattr(getattr(importlib.import_module(f"pipecat.{module}"), cls), name, None)
+    report = json.loads(run("doctor", "--json", code=1).stdout)
+    [line] = report["lost"]
+    assert line.startswith("Pipecat hook ")
+    assert loss in line
+
+
+def test_doctor_finds_events_of_pipecat_that_came_to_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipecat.utils.base_object import BaseObject
+
+    register = BaseObject._register_event_handler
+
+    def late(self: BaseObject, event_name: str, sync: bool = False) -> None:
+        if event_name != "on_tts_request":
+            register(self, event_name)
+
+    monkeypatch.setattr(BaseObject, "_register_event_handler", late)
+    lost = json.loads(run("doctor", "--json", code=1).stdout)["lost"]
+    assert [line.split()[2] for line in lost] == [
+        "on_before_push_frame",
+        "on_before_process_frame",
+        "on_after_process_frame",
+        "on_tts_request",
+    ]
+
+
+@pytest.mark.parametrize("framework", ["livekit", "pipecat"])
+def test_doctor_needs_one_framework_only(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = doctor._installed
+
+    def without(*names: str) -> None:
+        monkeypatch.setattr(doctor, "_installed", lambda name: None if name in names else installed(name))
+
+    both = {"livekit": "livekit-agents", "pipecat": "pipecat-ai"}
+    without(both[framework])
+    report = json.loads(run("doctor", "--json").stdout)
+    assert report["facts"][framework] == {"version": "not installed"}
+    without(*both.values())
+    [line] = json.loads(run("doctor", "--json", code=1).stdout)["lost"]
+    assert line.startswith("no supported framework is installed here")
 
 
 def test_doctor_says_that_content_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,7 +632,7 @@ def test_without_any_extra_the_commands_work_and_the_demo_names_its_extra(
     """As on a bare install: whatever an extra brings cannot be imported."""
     block = (
         "import sys\n"
-        "for n in ('livekit', 'livekit.agents', 'soxr', 'fastapi', 'onnxruntime', 'scipy',"
+        "for n in ('livekit', 'livekit.agents', 'pipecat', 'soxr', 'fastapi', 'onnxruntime', 'scipy',"
         " 'opentelemetry.exporter'): sys.modules[n] = None\n"
         "from voicetrace.cli import main; main()"
     )

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -18,6 +20,7 @@ import typer
 
 from voicetrace import __version__, semconv
 from voicetrace.cli.common import PROBLEMS, PROGRAM, cell, clean, print_json, say, show, table
+from voicetrace.cli.hooks import Hook, livekit_hooks, pipecat_hooks
 
 EXAMPLE = "Example: voicetrace doctor --json"
 
@@ -63,11 +66,11 @@ def doctor(
 
 
 def examine() -> Report:
-    """Look at everything; slow where LiveKit has to be imported."""
+    """Look at everything; slow where frameworks have to be imported."""
     report = Report()
     _versions(report)
     _extras(report)
-    _livekit(report)
+    _frameworks(report)
     _spans(report)
     _settings(report)
     return report
@@ -103,7 +106,7 @@ def _versions(report: Report) -> None:
     facts = report.section("versions")
     facts["voicetrace"] = __version__
     facts["python"] = platform.python_version()
-    for name in ("opentelemetry-sdk", "livekit-agents"):
+    for name in ("opentelemetry-sdk", "livekit-agents", "pipecat-ai"):
         facts[name] = _installed(name) or "not installed"
 
 
@@ -129,63 +132,102 @@ def _extra_packages() -> dict[str, list[str]]:
     return extras
 
 
-# -- LiveKit -----------------------------------------------------------------------------------------
-def _livekit(report: Report) -> None:
-    facts = report.section("livekit")
-    version = _installed("livekit-agents")
-    if version is None:
-        facts["agents"] = "not installed"
+# -- the frameworks ----------------------------------------------------------------------------------
+def _frameworks(report: Report) -> None:
+    found = [_livekit(report), _pipecat(report)]
+    if not any(found):
         report.lost.append(
             "no supported framework is installed here, so no call is captured: "
-            "pip install 'voicetrace[livekit]'"
+            "pip install 'voicetrace[livekit]' or 'voicetrace[pipecat]'"
         )
-        return
+
+
+def _livekit(report: Report) -> bool:
+    """Whether LiveKit is installed."""
+    facts = report.section("livekit")
+    version = _version(facts, "livekit-agents")
+    if version is None:
+        return False
     try:
         from voicetrace.integrations.livekit import package
         from voicetrace.integrations.livekit.instrumentor import content_allowed
+
+        supported = package.is_supported(version)
+        hooks = list(livekit_hooks(supported=supported))
+        allowed = content_allowed()
     except (ImportError, AttributeError) as error:
-        facts["agents"] = f"{version}, cannot be used"
-        report.lost.append(f"livekit-agents {version} cannot be instrumented: {error}")
-        return
-    supported = package.is_supported(version)
-    if version in package.TESTED:
-        tested = "tested"
-    else:
-        tested = f"{'supported, not' if supported else 'not supported; only public hooks; not'} tested"
-    facts["agents"] = f"{version}, {tested} (tested: {', '.join(package.TESTED)})"
-    for hook, active, loss in _livekit_hooks(supported=supported):
-        facts[f"hook {hook}"] = "active" if active else "off"
-        if not active:
-            report.lost.append(f"LiveKit hook {hook} does not fit livekit-agents {version}: {loss}")
-    if not content_allowed():
+        _unusable(report, facts, "livekit-agents", version, error)
+        return True
+    unsupported = "not supported; only public hooks"
+    facts["version"] = _how_tested(version, package.TESTED, supported=supported, unsupported=unsupported)
+    _hooks(report, facts, "LiveKit", f"livekit-agents {version}", hooks)
+    if not allowed:
         facts["content"] = "switched off by LiveKit's own settings"
         report.notes.append("texts are not kept, because LiveKit's own switches say so")
+    return True
 
 
-def _livekit_hooks(*, supported: bool) -> Iterator[tuple[str, bool, str]]:
-    """Each hook: its name, whether it would be active, and what is lost without it."""
-    from livekit.agents import AgentSession
-    from livekit.agents.voice import agent_activity, io
+def _pipecat(report: Report) -> bool:
+    """Whether Pipecat is installed."""
+    facts = report.section("pipecat")
+    version = _version(facts, "pipecat-ai")
+    if version is None:
+        return False
+    try:
+        with _quietly():
+            from voicetrace.integrations.pipecat import package
 
-    from voicetrace.integrations.livekit.instrumentor import LLM_KEYWORDS
-    from voicetrace.integrations.livekit.realtime import GENERATION_KEYWORDS
-    from voicetrace.integrations.patches import takes_keywords
+            hooks = list(pipecat_hooks())
+    except (ImportError, AttributeError) as error:
+        _unusable(report, facts, "pipecat-ai", version, error)
+        return True
+    supported = package.is_supported(version)
+    facts["version"] = _how_tested(version, package.TESTED, supported=supported, unsupported="not supported")
+    _hooks(report, facts, "Pipecat", f"pipecat-ai {version}", hooks)
+    facts["spans"] = "Pipecat's own with PipelineWorker(enable_tracing=True), else ours"
+    files = os.environ.get("PIPECAT_SETUP_FILES", "").strip()
+    facts["setup files"] = files or "none (PIPECAT_SETUP_FILES)"
+    return True
 
-    yield "AgentSession.start", callable(getattr(AgentSession, "start", None)), "no call is captured"
-    yield "AgentSession.say", callable(getattr(AgentSession, "say", None)), "texts of say() are missing"
-    yield (
-        "AgentSession.generate_reply",
-        callable(getattr(AgentSession, "generate_reply", None)),
-        "typed input is numbered late",
-    )
-    inference = getattr(agent_activity, "perform_llm_inference", None)
-    fits = supported and takes_keywords(inference, LLM_KEYWORDS)
-    yield "perform_llm_inference", fits, "a reply cut before its first sound has no text"
-    task = getattr(agent_activity.AgentActivity, "_realtime_generation_task", None)
-    fits = supported and takes_keywords(task, GENERATION_KEYWORDS)
-    yield "_realtime_generation_task", fits, "messages of one realtime response are not told apart"
-    sink = all(callable(getattr(io.AudioOutput, name, None)) for name in ("capture_frame", "flush"))
-    yield "AudioOutput.capture_frame", sink, "the agent's audio is not recorded"
+
+def _version(facts: dict[str, str], name: str) -> str | None:
+    version = _installed(name)
+    facts["version"] = version or "not installed"
+    return version
+
+
+def _how_tested(version: str, tested: tuple[str, ...], *, supported: bool, unsupported: str) -> str:
+    if version in tested:
+        how = "tested"
+    else:
+        how = f"{'supported, not' if supported else f'{unsupported}; not'} tested"
+    return f"{version}, {how} (tested: {', '.join(tested)})"
+
+
+def _unusable(report: Report, facts: dict[str, str], name: str, version: str, error: Exception) -> None:
+    facts["version"] = f"{version}, cannot be used"
+    report.lost.append(f"{name} {version} cannot be instrumented: {error}")
+
+
+def _hooks(report: Report, facts: dict[str, str], framework: str, what: str, hooks: list[Hook]) -> None:
+    for hook, active, loss in hooks:
+        facts[f"hook {hook}"] = "active" if active else "off"
+        if not active:
+            report.lost.append(f"{framework} hook {hook} does not fit {what}: {loss}")
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Pipecat logs a banner, and warns of itself, when it is imported; what is asked for is our report."""
+    from loguru import logger
+
+    logger.disable("pipecat")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.enable("pipecat")
 
 
 # -- where spans go ----------------------------------------------------------------------------------
