@@ -161,7 +161,8 @@ class RealtimeServer:
 
     async def _respond(self, answer: Answer) -> None:
         self._responses += 1
-        response = {"id": f"resp_{self._responses}", "object": "realtime.response", "output": []}
+        response: dict[str, Any] = {"id": f"resp_{self._responses}", "object": "realtime.response"}
+        response |= {"output": [], "status_details": None}
         self._push("response.created", response={**response, "status": "in_progress"})
         item: dict[str, Any] | None = None
         try:
@@ -179,7 +180,8 @@ class RealtimeServer:
         except asyncio.CancelledError:
             self._push("response.done", response={**response, "status": "cancelled"})
             raise
-        usage = {"total_tokens": 20, "input_tokens": 12, "output_tokens": 8}
+        usage: dict[str, Any] = {"total_tokens": 20, "input_tokens": 12, "output_tokens": 8}
+        usage |= {"input_token_details": {}, "output_token_details": {}}
         self._push("response.done", response={**response, "status": "completed", "usage": usage})
 
     async def _speak(self, answer: Answer, response_id: Any, item_id: str) -> None:
