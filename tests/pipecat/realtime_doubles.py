@@ -164,6 +164,8 @@ class RealtimeServer:
         response: dict[str, Any] = {"id": f"resp_{self._responses}", "object": "realtime.response"}
         response |= {"output": [], "status_details": None}
         self._push("response.created", response={**response, "status": "in_progress"})
+        response["usage"] = {"total_tokens": 20, "input_tokens": 12, "output_tokens": 8}
+        response["usage"] |= {"input_token_details": {}, "output_token_details": {}}
         item: dict[str, Any] | None = None
         try:
             await asyncio.sleep(answer.first)
@@ -180,9 +182,7 @@ class RealtimeServer:
         except asyncio.CancelledError:
             self._push("response.done", response={**response, "status": "cancelled"})
             raise
-        usage: dict[str, Any] = {"total_tokens": 20, "input_tokens": 12, "output_tokens": 8}
-        usage |= {"input_token_details": {}, "output_token_details": {}}
-        self._push("response.done", response={**response, "status": "completed", "usage": usage})
+        self._push("response.done", response={**response, "status": "completed"})
 
     async def _speak(self, answer: Answer, response_id: Any, item_id: str) -> None:
         where = {"response_id": response_id, "item_id": item_id, "output_index": 0, "content_index": 0}
