@@ -31,9 +31,13 @@ def valid_unicode(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something happened; `at_ms` is when we learned of it. Its strings are made valid Unicode."""
+    """Something happened; `at_ms` is when we learned of it. Its strings are made valid Unicode.
+
+    `redacted` says that its content is not what it was: the user's redactor changed or refused it.
+    """
 
     at_ms: int
+    redacted: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -61,6 +65,7 @@ class CallStarted(Event):
     workspace_id: str = ""
     service_id: str = ""
     consent_given: bool = True
+    mute_redacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

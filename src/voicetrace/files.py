@@ -99,6 +99,11 @@ class CallFiles:
         if self.wants_audio:
             self._writer.submit(self._set_consent, at_ms, given)
 
+    def mute(self, channel: Channel, start_ms: int, end_ms: int) -> None:
+        """Queue that what was heard there is silenced, in call-ms."""
+        if channel in self.wants_audio:
+            self._writer.submit(self._mute, channel, start_ms, end_ms)
+
     def caller_audio(self, arrived_ms: float, pcm: bytes, rate_hz: int, channels: int) -> None:
         """Queue one frame of the caller, complete at `arrived_ms`. `pcm` is a copy, s16, interleaved."""
         duration_ms = len(pcm) / (2 * channels * rate_hz) * 1000
@@ -239,6 +244,10 @@ class CallFiles:
             )
         elif (ended := self._recording.pause(at_ms)) is not None:
             self._emit(ev.SegmentEnded(at_ms=at_ms, segment_id=ended, end_ms=at_ms))
+
+    def _mute(self, channel: Channel, start_ms: int, end_ms: int) -> None:
+        if self._recording is not None:
+            self._guard_recording(self._recording.mute, channel, start_ms, end_ms)
 
     def _guard_recording(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         try:

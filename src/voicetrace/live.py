@@ -131,6 +131,7 @@ class LiveCall:
                 workspace_id=settings.workspace_id,
                 service_id=settings.service_id,
                 consent_given=self._consented,
+                mute_redacted=settings.mutes_redacted,
             )
         )
 
@@ -208,11 +209,13 @@ class LiveCall:
             # a provider's error may quote what it was asked
             changes[field.name] = "error" if field.name == "error" else None
             if self._keeps_text and redact is not None:
+                changes["redacted"] = True
                 try:
                     redacted: Any = redact(value)
                     if not isinstance(redacted, str):
                         raise TypeError(f"redact gave {type(redacted).__name__}, not a text")  # noqa: TRY301
                     changes[field.name] = redacted
+                    changes["redacted"] = redacted != value
                 except Exception as error:  # noqa: BLE001  the user's function; without it nothing is kept
                     self.guard.failed("redact", error)
         return replace(event, **changes) if changes else event
@@ -225,6 +228,8 @@ class LiveCall:
             self._late = True
         for step in change.steps:
             self._resolve_step(step)
+        for stretch in change.muted:
+            self.files.mute(*stretch)
         if change.settled:
             for message in change.settled:
                 self._emit_record(message)

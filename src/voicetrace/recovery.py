@@ -137,7 +137,7 @@ def _mend_recording(folder: Path, recorder: CallRecorder) -> tuple[RecordingFact
     if name.name != str(name):  # not ours to touch: only what lies beside the journal is mended
         return None, [f"the recording {name} does not lie beside the journal; it is left as it is"]
     try:
-        return repair(folder / name, end_ms=recorder.now_ms), []
+        return repair(folder / name, end_ms=recorder.now_ms, muted=recorder.muted), []
     except RecordingError as error:
         return None, [str(error)]
 

@@ -40,6 +40,7 @@ class Settings:
     uncommitted_timeout_ms: int = 3000
     server_vad_silence_ms: int = 0
     redact: Callable[[str], str] | None = None
+    mute_redacted: bool = True
     workspace_id: str = ""
     service_id: str = ""
 
@@ -47,6 +48,11 @@ class Settings:
     def audio_channels(self) -> tuple[Channel, ...]:
         """The channels that are kept, in file order."""
         return tuple(c for c in Channel if self.audio in ("both", c.value))
+
+    @property
+    def mutes_redacted(self) -> bool:
+        """Whether there may be audio to be silenced."""
+        return self.redact is not None and self.mute_redacted and self.audio != "off"
 
 
 def _default_content() -> Content:
@@ -72,6 +78,7 @@ def configure(
     uncommitted_timeout_ms: int = 3000,
     server_vad_silence_ms: int = 0,
     redact: Callable[[str], str] | None = None,
+    mute_redacted: bool = True,
     workspace_id: str = "",
     service_id: str = "",
 ) -> None:
@@ -96,6 +103,8 @@ def configure(
         server_vad_silence_ms: How long a realtime provider's voice detection waits before it says that speech
             stopped. Taken off the end of user speech where that is known by receipt only.
         redact: Applied to every text before it is kept anywhere. If it raises, the text is dropped.
+        mute_redacted: Silence the audio of a message whose text `redact` changed, the whole of it: which
+            sounds were the words is not known. Until its transcript comes, what was said is on the disk.
         workspace_id: Stamped on the call for the Voice Judge.
         service_id: Stamped on the call for the Voice Judge.
 
@@ -137,6 +146,7 @@ def configure(
         uncommitted_timeout_ms=uncommitted_timeout_ms,
         server_vad_silence_ms=server_vad_silence_ms,
         redact=redact,
+        mute_redacted=mute_redacted,
         workspace_id=workspace_id,
         service_id=service_id,
     )

@@ -17,6 +17,7 @@ it takes no time and always gives the same messages. Every ``*_ms`` is call-ms, 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -252,6 +253,7 @@ def scripted_call(
     content: Literal["full", "none"] = "full",
     recording_format: Literal["wav", "flac", "opus"] = "wav",
     consent: Literal["given", "awaited"] = "given",
+    redact: Callable[[str], str] | None = None,
 ) -> ScriptedCall:
     """An empty script. With a directory the call leaves a journal and a recording there."""
     path = None if directory is None else Path(directory)
@@ -261,6 +263,7 @@ def scripted_call(
         audio="off" if path is None else "both",
         recording_format=recording_format,
         consent=consent,
+        redact=redact,
     )
     return ScriptedCall(path, settings)
 

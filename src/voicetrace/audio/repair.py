@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from voicetrace.audio.errors import ClipError, RecordingError
 from voicetrace.audio.facts import RecordingFacts, facts_of
 from voicetrace.audio.transcode import SUFFIXES, partial_path
-from voicetrace.audio.wav import FRAME_BYTES, HEADER_BYTES, header, read_info
+from voicetrace.audio.wav import FRAME_BYTES, HEADER_BYTES, header, muted_samples, read_info, silence
+from voicetrace.messages import Channel
 
 
-def repair(path: Path, *, end_ms: int | None = None) -> RecordingFacts:
+def repair(
+    path: Path, *, end_ms: int | None = None, muted: Iterable[tuple[Channel, int, int]] = ()
+) -> RecordingFacts:
     """Give a recording its true sizes, drop a torn last frame, and measure it. Repeating it is harmless.
 
     Args:
         path: the WAV. If the process got as far as to encode it, the encoded file beside it is taken.
         end_ms: call-ms at which the call is known to have ended; silence is added up to it. Audio behind
             it is kept.
+        muted: stretches to be silenced, (channel, start, end) in call-ms. (What was encoded had that done.)
 
     Raises:
         RecordingError: there is no such recording, it is not one of ours (and is left as it is), or the
@@ -42,6 +47,8 @@ def repair(path: Path, *, end_ms: int | None = None) -> RecordingFacts:
                 file.truncate(size)
             file.write(header(info.sample_rate_hz, frames * FRAME_BYTES))
             file.flush()
+            for channel, start_ms, stop_ms in muted:
+                silence(file.fileno(), channel, *muted_samples(start_ms, stop_ms, info.sample_rate_hz))
             os.fsync(file.fileno())
         for kind in ("flac", "opus"):
             partial_path(path.with_suffix(SUFFIXES[kind])).unlink(missing_ok=True)

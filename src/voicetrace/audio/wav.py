@@ -24,6 +24,8 @@ CHANNELS: Final = tuple(Channel)
 HEADER_BYTES: Final = 44
 FRAME_BYTES: Final = 2 * len(CHANNELS)
 OPEN_SIZE: Final = 0xFFFFFFFF
+MUTE_AROUND_MS: Final = 200
+"""How much before and behind a muted stretch goes too: bounds of speech are not exact."""
 _BLOCK: Final = 1 << 16  # frames written at a time: what a write costs in memory, however long it is
 
 
@@ -112,6 +114,10 @@ class SparseWav:
             frames[:, column] = part
             _pwrite(self._fd, frames.tobytes(), offset)
 
+    def silence(self, channel: Channel, start: int, end: int) -> None:
+        """Put silence over what was written from sample `start` to `end` of one channel."""
+        silence(self._fd, channel, start, end)
+
     def finish(self, frames: int) -> None:
         """Make the file exactly this long, say so in its header, and put it on the disk."""
         os.ftruncate(self._fd, HEADER_BYTES + frames * FRAME_BYTES)
@@ -123,6 +129,27 @@ class SparseWav:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+def muted_samples(start_ms: int, end_ms: int, sample_rate_hz: int) -> tuple[int, int]:
+    """The samples that go when a stretch in call-ms is muted."""
+    low = max(0, start_ms - MUTE_AROUND_MS) * sample_rate_hz // 1000
+    return low, (end_ms + MUTE_AROUND_MS) * sample_rate_hz // 1000
+
+
+def silence(fd: int, channel: Channel, start: int, end: int) -> None:
+    """Put silence over samples of one channel of an open WAV of ours; it does not get longer by that.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    column = CHANNELS.index(channel)
+    for at in range(max(0, start), end, _BLOCK):
+        offset = HEADER_BYTES + at * FRAME_BYTES
+        there = os.pread(fd, (min(end, at + _BLOCK) - at) * FRAME_BYTES, offset)
+        samples = np.frombuffer(there, "<i2", len(there) // 2).copy()
+        samples[column :: len(CHANNELS)] = 0
+        _pwrite(fd, samples.tobytes(), offset)
 
 
 def _pwrite(fd: int, data: bytes, offset: int) -> None:

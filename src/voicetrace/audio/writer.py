@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from voicetrace.audio.placement import AHEAD_MS, CallerPlacer, Placed
 from voicetrace.audio.repair import repair
 from voicetrace.audio.segments import Segments
 from voicetrace.audio.transcode import RecordingFormat
-from voicetrace.audio.wav import CHANNELS, SparseWav
+from voicetrace.audio.wav import CHANNELS, SparseWav, muted_samples
 from voicetrace.messages import Channel
 
 JOIN_MS: Final = 30
@@ -35,6 +35,7 @@ class _Track:
     written: int = 0
     end: int = 0
     indexed: int = 0
+    muted: list[tuple[int, int]] = field(default_factory=list)  # what may still come of it is not written
 
 
 class RecordingWriter:
@@ -159,6 +160,21 @@ class RecordingWriter:
         with self._guarded("written"):
             if self._index is not None:
                 self._index.lost(channel, start_ms, end_ms, reason)
+
+    def mute(self, channel: Channel, start_ms: int, end_ms: int) -> None:
+        """Silence a stretch of a channel, and a little around it; also what of it still comes.
+
+        Raises:
+            RecordingError: the disk failed just now.
+        """
+        low, high = muted_samples(start_ms, end_ms, self.sample_rate_hz)
+        track = self._tracks[channel]
+        track.muted = [(a, b) for a, b in track.muted if b > track.written]
+        track.muted.append((low, high))
+        with self._guarded("written"):
+            if self._wav is not None and self._index is not None:
+                self._wav.silence(channel, low, high)
+                self._index.lost(channel, start_ms, end_ms, "redacted")
 
     def advance(self, now_ms: float) -> None:
         """Nothing came up to `now_ms`, and nothing waits in a queue: write what is still held back.
@@ -296,6 +312,11 @@ class RecordingWriter:
     def _put(self, channel: Channel, pcm: Samples) -> None:
         track = self._tracks[channel]
         assert self._wav is not None
+        for low, high in track.muted:
+            begin, end = max(low - track.written, 0), min(high - track.written, pcm.size)
+            if begin < end:
+                pcm = pcm.copy()
+                pcm[begin:end] = 0
         for low, high in self.segments.covered(track.written, pcm.size, self.sample_rate_hz):
             self._wav.write(channel, low, pcm[low - track.written : high - track.written])
         track.written += pcm.size

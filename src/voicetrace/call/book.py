@@ -59,6 +59,13 @@ class Book:
         for draft in self.drafts.values():
             self.touch(draft)
 
+    def mute(self, draft: Draft) -> None:
+        """Its text was redacted: what says the same aloud must go too, where the user wants that (VT-70)."""
+        if not draft.muted and self.started is not None and self.started.mute_redacted:
+            draft.muted = True
+            self.touch(draft)
+            self.warn("the audio of messages whose text was redacted is silenced")
+
     def warn(self, sentence: str) -> None:
         """Something is doubtful; said once."""
         if sentence not in self.warnings:

@@ -35,6 +35,7 @@ class UserDraft:
     dropped: bool = False  # the framework said that no item will come
     quiet_since_ms: int = 0
     answered: bool = False  # realtime: a response after the committing one was created
+    muted: bool = False  # its text was redacted, so its audio is silenced
     visible: bool = False
     last: VoiceMessage | None = None
 
@@ -48,6 +49,10 @@ class UserDraft:
         """Whether an item that nobody has may still turn out to be this one."""
         typed = self.source is TextSource.TEXT_INPUT
         return not (self.named or self.committed or self.dropped or typed)
+
+    def closed(self) -> list[tuple[int, int]]:
+        """What was said up to now, but for what is still being said; in call-ms."""
+        return [(start, end) for start, end in self.ranges if end is not None]
 
     def withhold(self) -> None:
         """Consent ended in the middle of it: half a text is none."""
@@ -111,6 +116,7 @@ class SpeechDraft:
     interrupted_at_ms: int | None = None
     provider_audio_end_ms: int | None = None
     step: str | None = None
+    muted: bool = False  # its text was redacted, so its audio is silenced
     visible: bool = False
     last: VoiceMessage | None = None
 

@@ -9,12 +9,14 @@ from types import MappingProxyType
 
 from voicetrace import events as ev
 from voicetrace.call.book import Book, Handlers
+from voicetrace.call.drafts import Draft, UserDraft
 from voicetrace.call.recording import Tape
 from voicetrace.call.snapshots import snapshot
 from voicetrace.call.speech import Speeches
 from voicetrace.call.steps import Steps
 from voicetrace.call.user import UserTurns
 from voicetrace.messages import (
+    Channel,
     LLMStep,
     Recording,
     Role,
@@ -30,6 +32,10 @@ class ContractError(AssertionError):
     """The fold was about to write a record that breaks the contract: a bug in voicetrace."""
 
 
+# (channel, start, end) in call-ms
+Stretch = tuple[Channel, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What one event did. Empty most of the time."""
@@ -42,9 +48,11 @@ class Change:
     """Those of `messages` that reached a terminal state, or changed after it."""
     steps: tuple[LLMStep, ...] = ()
     """LLM steps whose outputs are now known; one comes again if a late item changed them."""
+    muted: tuple[Stretch, ...] = ()
+    """Stretches whose audio must go, because the text that was said there was redacted."""
 
     def __bool__(self) -> bool:
-        return bool(self.messages or self.moved or self.steps)
+        return bool(self.messages or self.moved or self.steps or self.muted)
 
 
 class CallRecorder:
@@ -62,6 +70,8 @@ class CallRecorder:
         self._users = UserTurns(self._book, self._steps)
         self._speeches = Speeches(self._book, self._steps)
         self._tape = Tape(self._book)
+        self.muted: dict[Stretch, None] = {}
+        """Every stretch of audio that had to go, in the order in which that was known."""
         self._handlers: Handlers = {
             ev.CallStarted: self._on_call_started,
             ev.CallSpanBound: self._on_call_span_bound,
@@ -151,7 +161,10 @@ class CallRecorder:
     def _publish(self) -> Change:
         written: list[VoiceMessage] = []
         settled: list[VoiceMessage] = []
+        muted: list[Stretch] = []
         for draft in sorted(self._book.touched.values(), key=lambda d: d.seq):
+            if draft.muted:
+                muted += self._mute(draft)
             message = snapshot(draft, self._tape, call_ended=self._book.ended is not None)
             if message is None or message == draft.last:
                 continue
@@ -169,7 +182,18 @@ class CallRecorder:
             written.append(message)
             if message.state is not State.OPEN:
                 settled.append(message)
-        return Change(tuple(written), tuple(self._book.moved), tuple(settled), tuple(self._steps.settled))
+        moved, steps = tuple(self._book.moved), tuple(self._steps.settled)
+        return Change(tuple(written), moved, tuple(settled), steps, tuple(muted))
+
+    def _mute(self, draft: Draft) -> list[Stretch]:
+        """What of a redacted message's audio has not been silenced yet."""
+        if isinstance(draft, UserDraft):
+            stretches = [(Channel.CALLER, start, end) for start, end in draft.closed()]
+        else:
+            stretches = [(Channel.AGENT, start, end) for start, end in draft.ranges()]
+        new = [s for s in stretches if s not in self.muted]
+        self.muted.update(dict.fromkeys(new))
+        return new
 
     # -- the call ------------------------------------------------------------------------------------
     def _on_call_started(self, e: ev.CallStarted) -> None:

@@ -16,7 +16,7 @@ def snapshot(draft: Draft, tape: Tape, *, call_ended: bool) -> VoiceMessage | No
 
 
 def _user(draft: UserDraft, tape: Tape, call_ended: bool) -> VoiceMessage:
-    closed = [(s, e) for s, e in draft.ranges if e is not None]
+    closed = draft.closed()
     text, status = _user_text(draft, call_ended)
     was = draft.last.text_status if draft.last is not None else None
     if status is TextStatus.PARTIAL and was is TextStatus.MISSING:
@@ -38,7 +38,7 @@ def _user(draft: UserDraft, tape: Tape, call_ended: bool) -> VoiceMessage:
         timing_source=draft.timing if start is not None else None,
         end_of_turn_ms=draft.end_of_turn_ms,
         transcript_final_ms=draft.transcript_final_ms,
-        selections=tape.selections(closed, Channel.CALLER),
+        selections=[] if draft.muted else tape.selections(closed, Channel.CALLER),
     )
 
 
@@ -77,6 +77,6 @@ def _assistant(draft: SpeechDraft, tape: Tape) -> VoiceMessage:
         timing_source=TimingSource.LOCAL_PLAYOUT if played else None,
         interrupted_at_ms=draft.interrupted_at_ms,
         provider_audio_end_ms=draft.provider_audio_end_ms,
-        selections=tape.selections(ranges, Channel.AGENT),
+        selections=[] if draft.muted else tape.selections(ranges, Channel.AGENT),
         produced_by_span_id=draft.step,
     )

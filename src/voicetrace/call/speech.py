@@ -50,6 +50,8 @@ class Speeches:
                 position_ms=bounds[1] - bounds[0],
             )
             draft.segments = [Playout(start_ms=bounds[0], finish=finish)]
+        if e.redacted:
+            self._book.mute(draft)
         self._reveal(draft)
         self._settle(draft)
         draft.ended = True
@@ -109,6 +111,8 @@ class Speeches:
         if e.source in _GENERATED_SOURCES:
             draft.source = e.source
         draft.generated.append(e.text)
+        if e.redacted:
+            self._book.mute(draft)
         self._reveal(draft)
         self._book.touch(draft)
 
@@ -160,6 +164,8 @@ class Speeches:
         if draft.playing is None:
             draft.segments.append(Playout())
         draft.segments[-1].finish = e
+        if e.redacted:
+            self._book.mute(draft)
         self._reveal(draft)
         if draft.ended:
             self._settle(draft)
@@ -184,6 +190,8 @@ class Speeches:
             draft.committed = True
             self._steps.committed(e.item_id)
             draft.item_text, draft.cut = e.text, e.cut
+            if e.redacted:
+                self._book.mute(draft)
             if draft.settled and not draft.visible and draft.has_text:
                 draft.settled = False  # given up as unwritten; it was said after all
             self._reveal(draft)

@@ -78,6 +78,8 @@ class UserTurns:
         if bounds is not None:
             user.ranges = [bounds]
             user.timing = TimingSource.LOCAL_RECEIPT
+        if e.redacted:
+            self._book.mute(user)
         self._enter_conversation(user, e.message_id)
 
     def _waiting(self) -> Iterable[UserDraft]:
@@ -177,6 +179,8 @@ class UserTurns:
         draft = self._user_by_item(e.item_id) or self._turn_for_transcript(e)
         if draft is None or draft.last_final == e:
             return  # nobody's, or said twice
+        if e.redacted:
+            self._book.mute(draft)
         draft.source = draft.source or _user_source(e.source)
         if not draft.settled and draft is self._turn:
             draft.quiet_since_ms = max(draft.quiet_since_ms, e.at_ms, 1)
@@ -342,6 +346,8 @@ class UserTurns:
         return draft
 
     def _commit_user(self, draft: UserDraft, e: ev.UserMessageAdded) -> None:
+        if e.redacted:
+            self._book.mute(draft)
         late = draft.committed and draft.text is None
         draft.source = draft.source or _user_source(e.source)
         self._enter_conversation(draft, e.item_id)
