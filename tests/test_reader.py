@@ -159,7 +159,7 @@ def traced_call(exporter):
     provider.shutdown()
 
 
-def test_golden_trace():
+def test_vt80_golden_trace():
     memory = InMemorySpanExporter()
     traced_call(memory)
     found = [

@@ -71,7 +71,7 @@ def test_a_good_call_has_nothing_below_the_bar():
 
 
 @pytest.mark.parametrize("dimension", Dimension)
-def test_silence_is_no_good_speech(dimension):
+def test_vt77_silence_is_no_good_speech(dimension):
     features = call(more={"agent_speech_ms": 0, "agent_sounds": False})
     silent = features.model_copy(
         update={"turns": tuple(t.model_copy(update={"speech_ms": 0}) for t in features.turns)}
