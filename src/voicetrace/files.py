@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,13 +46,14 @@ class CallFiles:
     ) -> None:
         self.directory = directory
         self._settings = settings
-        self._origin_unix_ms = origin_unix_ms
+        self.origin_unix_ms = origin_unix_ms
         self._writer = writer
         self._emit = emit
         self._journal: JournalWriter | None = None
         self._journal_failed = False
         self._recording: RecordingWriter | None = None
         self._asked_to_record = False
+        self._adopted: Path | None = None  # the framework's own file
         self._consent_from_ms: int | None = 0 if settings.consent == "given" else None
         self._lost: dict[Channel, tuple[int, int]] = {}  # audio refused by the full queue, call-ms
         self._now_ms = 0
@@ -93,6 +95,21 @@ class CallFiles:
         if not self._asked_to_record and self.wants_audio:
             self._asked_to_record = True
             self._writer.submit(self._open_recording, sample_rate_hz)
+
+    @property
+    def records(self) -> bool:
+        """Whether the call has a recording, or was asked to."""
+        return self._asked_to_record
+
+    def adopt_recording(self, path: Path, sample_rate_hz: int) -> None:
+        """Take the file that the framework makes, both channels from call-ms 0 on, instead of making one.
+
+        It is copied when the call is over, and must be whole by then.
+        """
+        if not self._asked_to_record and self.directory is not None:
+            self._asked_to_record = True
+            self._adopted = path
+            self._writer.submit(self._announce_adopted, path.with_stem(RECORDING_STEM).name, sample_rate_hz)
 
     def set_consent(self, at_ms: int, *, given: bool) -> None:
         """Queue that audio from `at_ms` on may be written, or may not."""
@@ -209,7 +226,7 @@ class CallFiles:
             self._recording = RecordingWriter(
                 path,
                 sample_rate_hz=sample_rate_hz,
-                origin_unix_ms=self._origin_unix_ms,
+                origin_unix_ms=self.origin_unix_ms,
                 channels=self._settings.audio_channels,
                 recording=False,
             )
@@ -226,13 +243,49 @@ class CallFiles:
                 format="wav",
                 sample_rate_hz=sample_rate_hz,
                 channels=self._settings.audio_channels,
-                origin_unix_ms=self._origin_unix_ms,
+                origin_unix_ms=self.origin_unix_ms,
             )
         )
         for segment_id, segment in self._recording.segments.as_mapping().items():
             self._emit(
                 ev.SegmentStarted(at_ms=self._now_ms, segment_id=segment_id, start_ms=segment.start_ms)
             )
+
+    def _announce_adopted(self, name: str, sample_rate_hz: int) -> None:
+        assert self.directory is not None
+        self._emit(
+            ev.RecordingStarted(
+                at_ms=self._now_ms,
+                recording_id=self.directory.name,
+                uri=name,
+                format="opus",
+                sample_rate_hz=sample_rate_hz,
+                channels=tuple(Channel),
+                origin_unix_ms=self.origin_unix_ms,
+            )
+        )
+        self._emit(ev.SegmentStarted(at_ms=self._now_ms, segment_id="seg_0", start_ms=0))
+
+    def _copy_adopted(self, path: Path) -> RecordingFacts | None:
+        """The framework's file, whole, in this folder; what hinders is said in the record."""
+        from voicetrace.audio import ClipError
+        from voicetrace.audio.facts import facts_of
+
+        assert self.directory is not None
+        if self._consent_from_ms != 0:
+            self._fault(
+                self._now_ms, "the framework's recording also has what was said without consent: not copied"
+            )
+            return None
+        copy = self.directory / path.with_stem(RECORDING_STEM).name
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            copy.chmod(0o600)
+            return facts_of(copy)
+        except (OSError, ClipError) as error:
+            self._fault(self._now_ms, f"the framework's recording {path} could not be copied: {error}")
+            return None
 
     def _set_consent(self, at_ms: int, given: bool) -> None:
         self._consent_from_ms = at_ms if given else None
@@ -280,7 +333,9 @@ class CallFiles:
         if self._recording is not None:
             finish = self._recording.finish
             self._guard_recording(lambda: facts.append(finish(end_ms)))
-        if not facts:
+        if self._adopted is not None and (copied := self._copy_adopted(self._adopted)) is not None:
+            self._announce(copied, then)
+        elif not facts:
             self._writer.submit(then)  # queued behind the journal's line of what went wrong
         elif self._settings.recording_format == "wav":
             self._announce(facts[0], then)

@@ -151,6 +151,20 @@ class LiveCall:
     def _ms(self, unix_seconds: float) -> int:
         return max(0, round(unix_seconds * 1000) - self.origin_unix_ms)
 
+    def set_origin(self, unix_seconds: float) -> bool:
+        """Let call-ms 0 be another moment: the start of a recording that the framework makes.
+
+        Only until somebody begins to say something, and before a recording of ours is open; after that
+        nothing changes, and it returns ``False``.
+        """
+        with self._lock:
+            started = self.recorder.started
+            if self._closed or started is None or not self.recorder.silent or self.files.records:
+                return False
+            self.origin_unix_ms = self.files.origin_unix_ms = int(self._clock.true(unix_seconds) * 1000)
+            self.emit(replace(started, content_captured=self._content, origin_unix_ms=self.origin_unix_ms))
+            return True
+
     def _clock_was_set(self, by_s: float) -> None:
         self.fault(f"the system's clock was set by {by_s:+.1f} s; the call's times go on as if it was not")
 

@@ -96,6 +96,11 @@ class CallRecorder:
         return self._book.ended
 
     @property
+    def silent(self) -> bool:
+        """Whether nobody has begun to say anything."""
+        return not self._book.drafts
+
+    @property
     def now_ms(self) -> int:
         """The latest time that any event told, in call-ms."""
         return self._book.now_ms
@@ -201,8 +206,15 @@ class CallRecorder:
         if book.started is None:
             book.started = e
             book.consented = e.consent_given
-        elif not book.drafts and e == replace(book.started, content_captured=False):
-            book.started = e  # before anything was said, the framework forbade to keep texts
+        elif not book.drafts and e == replace(
+            book.started,
+            content_captured=e.content_captured and book.started.content_captured,
+            origin_unix_ms=e.origin_unix_ms,
+        ):
+            # before anything was said: texts may not be kept after all, or call-ms 0 is another moment
+            if e.origin_unix_ms != book.started.origin_unix_ms:
+                book.now_ms = 0
+            book.started = e
         elif book.started != e:
             book.warn("the call was started twice")
 

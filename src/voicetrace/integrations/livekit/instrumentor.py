@@ -109,6 +109,7 @@ class LiveKitInstrumentor:
         self._live: dict[int, tuple[weakref.ref[AgentSession[Any]], weakref.ref[SessionTrace]]] = {}
         self._provider: TracerProvider | None = None
         self._own_livekit_provider: Any = None
+        self._adopt_recording = False
         self._private_llm = False  # LLM steps are told by the private function
 
     @classmethod
@@ -138,7 +139,9 @@ class LiveKitInstrumentor:
     def _traces(self) -> list[SessionTrace]:
         return [found for _, t in list(self._live.values()) if (found := t()) is not None]
 
-    def instrument(self, tracer_provider: TracerProvider | None = None, **_: Any) -> LiveKitInstrumentor:
+    def instrument(
+        self, tracer_provider: TracerProvider | None = None, *, adopt_recording: bool = False, **_: Any
+    ) -> LiveKitInstrumentor:
         """Follow every `AgentSession` that starts from now on.
 
         Other keywords are what OpenTelemetry's auto-instrumentation passes, and mean nothing here.
@@ -146,6 +149,9 @@ class LiveKitInstrumentor:
         Args:
             tracer_provider: Where LiveKit's and our spans go. Default: `configure`'s, else the global one,
                 else the one given to LiveKit's ``set_tracer_provider``, else one of ours.
+            adopt_recording: Where LiveKit records a call itself, copy its file when the call is over,
+                instead of recording it once more. Needs ``configure(audio="both")``; not where redacted
+                speech is to be silenced or consent is awaited, for that file has everything.
         """
         active = LiveKitInstrumentor._active
         if active is not None:
@@ -155,6 +161,7 @@ class LiveKitInstrumentor:
                 )
             return self
         LiveKitInstrumentor._active = self
+        self._adopt_recording = adopt_recording
         installed = version("livekit-agents")
         private = package.is_supported(installed)
         if not private:
@@ -193,8 +200,15 @@ class LiveKitInstrumentor:
                 )
         return self
 
-    def follow_one(self, session: AgentSession[Any], tracer_provider: TracerProvider | None = None) -> None:
+    def follow_one(
+        self,
+        session: AgentSession[Any],
+        tracer_provider: TracerProvider | None = None,
+        *,
+        adopt_recording: bool = False,
+    ) -> None:
         """Follow this session only, by replacing names on its instance; see `trace_session`."""
+        self._adopt_recording = adopt_recording
         self._set_up_provider(tracer_provider)
         for name, wrap in (
             ("start", self._wrap_start),
@@ -289,7 +303,9 @@ class LiveKitInstrumentor:
             content_captured=chosen.content == "full" and content_allowed(kwargs.get("record")),
             agent_name=str(getattr(agent, "label", "")),
         )
-        running = SessionTrace(session, call, own_nodes=not self._private_llm)
+        running = SessionTrace(
+            session, call, own_nodes=not self._private_llm, adopt_recording=self._adopt_recording
+        )
         register_call(session, call)
         key = id(session)
         self._live[key] = (

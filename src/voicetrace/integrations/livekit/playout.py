@@ -111,6 +111,13 @@ class PlayoutAdapter:
         if self._keep_audio:
             self._tap(sink)
 
+    def keep_no_audio(self) -> None:
+        """Someone else records what is played."""
+        self._keep_audio = False
+        self._segments.clear()
+        if self._sink is not None:
+            self._untap(self._sink)
+
     def leave(self) -> None:
         """Stop listening, and leave the sink as it was."""
         sink, self._sink = self._sink, None
@@ -118,6 +125,9 @@ class PlayoutAdapter:
             return
         for name, handler in self._handlers.items():
             sink.off(name, handler)
+        self._untap(sink)
+
+    def _untap(self, sink: io.AudioOutput) -> None:
         for name in ("capture_frame", "flush"):
             if getattr(vars(sink).get(name), "_voicetrace", None) is self:
                 delattr(sink, name)

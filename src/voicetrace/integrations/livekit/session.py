@@ -24,6 +24,7 @@ from voicetrace import semconv
 from voicetrace.integrations.livekit.nodes import AgentNodes
 from voicetrace.integrations.livekit.playout import PlayoutAdapter
 from voicetrace.integrations.livekit.realtime import RealtimeAdapter
+from voicetrace.integrations.livekit.recording import OwnRecording
 from voicetrace.live import LiveCall
 from voicetrace.messages import Channel, TextSource, TimingSource
 
@@ -115,7 +116,14 @@ class CallerTap(io.AudioInput):
 class SessionTrace:
     """Follows one run of one session, from `start` to `close`. Loop-affine; every handler is guarded."""
 
-    def __init__(self, session: AgentSession[Any], call: LiveCall, *, own_nodes: bool = False) -> None:
+    def __init__(
+        self,
+        session: AgentSession[Any],
+        call: LiveCall,
+        *,
+        own_nodes: bool = False,
+        adopt_recording: bool = False,
+    ) -> None:
         self.call = call
         self._session = weakref.ref(session)
         self._speeches: dict[str, Speech] = {}
@@ -129,6 +137,7 @@ class SessionTrace:
         # a redactor must see a text whole: what it looks for may lie across two pieces
         self._whole = call.settings.redact is not None
         self.playout = PlayoutAdapter(call, self.current_key)
+        self._own_recording = OwnRecording(call, adopt=adopt_recording)
         self.realtime = RealtimeAdapter(self, server_vad_silence_ms=call.settings.server_vad_silence_ms)
         wrap = call.guard.wrap
         # LLM steps by public hooks, where the private function does not tell them
@@ -163,9 +172,9 @@ class SessionTrace:
         if session is None:
             return
         self._watch_output(session)
+        self._watch_recording(session)
         self.realtime.ensure()
-        if Channel.CALLER in self.call.files.wants_audio:
-            self._tap_input(session)
+        self._tap_input(session)
 
     def detach(self) -> None:
         """Stop following, and leave the session, its sink and its input as they were."""
@@ -197,23 +206,33 @@ class SessionTrace:
         for speech in self._speeches.values():
             for step in speech.all_steps:
                 self._tell_text(step)
-        if Channel.CALLER in self.call.files.wants_audio and self._tap is None:
+        if self._wants_caller and self._tap is None:
             self.call.fault("the session had no audio input: the caller's channel is silent")
         self.call.close(reason)
         self.detach()
 
     def _watch_output(self, session: AgentSession[Any]) -> None:
+        self.playout.follow(session.output.audio)
+
+    def _watch_recording(self, session: AgentSession[Any]) -> None:
+        """Before what is told of the session now: LiveKit may record it, else we may have to begin."""
+        self._own_recording.look(session)
         sink = session.output.audio
-        self.playout.follow(sink)
-        if sink is not None and not self._rate_chosen and self.call.files.wants_audio:
+        if self._own_recording.adopted:
+            self.playout.keep_no_audio()
+        elif sink is not None and not self._rate_chosen and self.call.files.wants_audio:
             self._rate_chosen = True
             tts = session.current_agent.tts or session.tts if _has_agent(session) else session.tts
             rate = sink.sample_rate or getattr(tts, "sample_rate", None) or DEFAULT_SAMPLE_RATE
             self.call.files.start_recording(rate)
 
+    @property
+    def _wants_caller(self) -> bool:
+        return Channel.CALLER in self.call.files.wants_audio and not self._own_recording.adopted
+
     def _tap_input(self, session: AgentSession[Any]) -> None:
         source = session.input.audio
-        if source is None or isinstance(source, CallerTap):
+        if source is None or isinstance(source, CallerTap) or not self._wants_caller:
             return
         self._tap = CallerTap(source, self._caller_frame)
         session.input.audio = self._tap
@@ -227,7 +246,9 @@ class SessionTrace:
 
     # -- the user ------------------------------------------------------------------------------------
     def _on_user_state(self, event: lk.UserStateChangedEvent) -> None:
-        call = self.call
+        call, session = self.call, self._session()
+        if session is not None:
+            self._own_recording.look(session)
         now = call.now_ms()
         at = min(call.ms(event.created_at), now)
         if event.new_state == "speaking":
@@ -288,6 +309,7 @@ class SessionTrace:
         session = self._session()
         if session is not None:
             self._watch_output(session)
+            self._watch_recording(session)
             self.realtime.ensure()
             if (
                 self._tap is not None
@@ -406,6 +428,8 @@ class SessionTrace:
         session = self._session()
         if session is not None:
             self._watch_output(session)
+            if event.new_state != "initializing":  # inside `start`: whether LiveKit records is not known yet
+                self._watch_recording(session)
             self.realtime.ensure()
         playing = self.playout.playing
         if event.old_state == "speaking" and playing is not None:

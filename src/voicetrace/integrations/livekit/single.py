@@ -31,13 +31,17 @@ class TracedSession:
 
 
 def trace_session(
-    session: AgentSession[Any], *, tracer_provider: TracerProvider | None = None
+    session: AgentSession[Any],
+    *,
+    tracer_provider: TracerProvider | None = None,
+    adopt_recording: bool = False,
 ) -> TracedSession:
     """Follow this session, before its `start`; for applications that want no global patches.
 
     Only public hooks are used, on this session and its agents alone: several messages of one realtime
     response are not told apart, and a reply cut before its first sound has no text. With
-    `LiveKitInstrumentor` in force every session is followed already, and this changes nothing.
+    `LiveKitInstrumentor` in force every session is followed already, and this changes nothing. The options
+    are those of `LiveKitInstrumentor.instrument`.
 
     Raises:
         TypeError: `session` is no `AgentSession`.
@@ -47,5 +51,5 @@ def trace_session(
     if LiveKitInstrumentor.is_in_force():
         return TracedSession(None)
     instrumentor = LiveKitInstrumentor()
-    instrumentor.follow_one(session, tracer_provider)
+    instrumentor.follow_one(session, tracer_provider, adopt_recording=adopt_recording)
     return TracedSession(instrumentor)
