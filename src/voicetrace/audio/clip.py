@@ -18,7 +18,7 @@ from voicetrace.audio.transcode import BLOCK, OPUS_RATES
 from voicetrace.messages import Channel
 
 if TYPE_CHECKING:
-    from voicetrace.messages import VoiceMessage
+    from voicetrace.messages import Recording, VoiceMessage
     from voicetrace.voice_call import VoiceCall
 
 _FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16")} | dict.fromkeys(
@@ -82,25 +82,42 @@ def clip_message(call: VoiceCall, message: VoiceMessage) -> Clip:
         )
     if path is None:
         raise ClipError(f"the recording of call {call.call_id} is not on this machine but at {recording.uri}")
-    starts = []
-    for selection in message.selections:
-        segment = recording.segments.get(selection.segment_id)
-        if segment is None:
-            raise ClipError(
-                f"{who} selects segment {selection.segment_id}, which its recording does not have"
-            )
-        starts.append(segment.start_ms + selection.start_ms)
     pieces = []
     with Source(path) as source:
-        index = read_index(path) or Index(source.sample_rate_hz)
-        for start_ms, selection in zip(starts, message.selections, strict=True):
-            length_ms = selection.end_ms - selection.start_ms
-            low, high = index.samples_of(selection.channel, start_ms, start_ms + length_ms)
-            if index.sample_rate_hz != source.sample_rate_hz:
-                low, high = (x * source.sample_rate_hz // index.sample_rate_hz for x in (low, high))
-            column = source.column(selection.channel, tuple(recording.channels))
+        index = read_index(path)
+        for channel, low, high in samples_of(recording, message, source, index):
+            column = source.column(channel, tuple(recording.channels))
             pieces.append(source.read(low, high)[:, column])
         samples = np.ascontiguousarray(np.concatenate(pieces))
         if not samples.size:
             raise ClipError(f"the recording {path} ends before {who}")
-        return Clip(samples, source.sample_rate_hz, starts[0], message.selections[0].channel)
+        first = message.selections[0]
+        start_ms = recording.segments[first.segment_id].start_ms + first.start_ms
+        return Clip(samples, source.sample_rate_hz, start_ms, first.channel)
+
+
+def samples_of(
+    recording: Recording, message: VoiceMessage, source: Source, index: Index | None
+) -> list[tuple[Channel, int, int]]:
+    """The samples of `source` that are this message: channel, first, and behind the last; in order.
+
+    They may lie behind the end of a recording that was cut short. ``index`` is its sidecar, if it has one.
+
+    Raises:
+        ClipError: it selects a segment that the recording does not have.
+    """
+    index = index or Index(source.sample_rate_hz)
+    found = []
+    for selection in message.selections:
+        segment = recording.segments.get(selection.segment_id)
+        if segment is None:
+            raise ClipError(
+                f"message {message.id} selects segment {selection.segment_id}, "
+                "which its recording does not have"
+            )
+        start_ms, end_ms = segment.start_ms + selection.start_ms, segment.start_ms + selection.end_ms
+        low, high = index.samples_of(selection.channel, start_ms, end_ms)
+        if index.sample_rate_hz != source.sample_rate_hz:
+            low, high = (x * source.sample_rate_hz // index.sample_rate_hz for x in (low, high))
+        found.append((selection.channel, low, high))
+    return found

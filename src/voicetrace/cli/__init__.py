@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from voicetrace import __version__
-from voicetrace.cli import bundle, demo, doctor, inspect, judge, recover, validate
+from voicetrace.cli import bundle, demo, doctor, inspect, judge, recover, validate, view
 from voicetrace.cli.common import PROGRAM, USAGE, Failure, clean
 
 INTERRUPTED: Final = 130
@@ -125,6 +125,7 @@ def _start(
 
 demo.register(app)
 inspect.register(app)
+view.register(app)
 bundle.register(app)
 validate.register(app)
 recover.register(app)
