@@ -2,7 +2,8 @@
 """`CallFiles`: a call's folder. Everything here that touches the disk runs on the writer thread.
 
 ``<directory>/<call id>/``: ``journal.jsonl``, ``recording.*`` with its index, and at the end
-``messages.json``, the full map that ``voice.messages.uri`` points at when the span's copy had to be cut.
+``messages.json``, the full map that ``voice.messages.uri`` points at when the span's copy had to be cut;
+also ``trace.json``, the call's spans, where nothing could send them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 RECORDING_STEM: Final = "recording"
 MESSAGES_NAME: Final = "messages.json"
+TRACE_NAME: Final = "trace.json"
 
 
 class CallFiles:
@@ -163,12 +165,15 @@ class CallFiles:
         if first:
             self._fault(span[0], f"{channel} audio from {span[0]} ms was lost: the disk is too slow")
 
-    def finish(self, end_ms: int, document: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
-        """Queue the end: finish the recording, write the full map, close the journal, then call `done`."""
+    def finish(self, end_ms: int, documents: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
+        """Queue the end: finish the recording, write the documents, close the journal, then call `done`.
+
+        `documents` gives JSON objects by file name. The first that cannot be written is the last tried.
+        """
         for channel, lost in self._lost.items():
             self._writer.submit(self._note_lost, channel, *lost)
         self._lost.clear()
-        self._writer.submit(self._finish_recording, end_ms, lambda: self._finish_files(document, done))
+        self._writer.submit(self._finish_recording, end_ms, lambda: self._finish_files(documents, done))
 
     def abandon(self) -> None:
         """In a forked child: the files are the parent's. Let go of them as they are, and touch none."""
@@ -366,12 +371,14 @@ class CallFiles:
         )
         self._writer.submit(then)  # queued behind the journal's line of that event
 
-    def _finish_files(self, document: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
+    def _finish_files(self, documents: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
+        name = MESSAGES_NAME
         try:
             if self.directory is not None and self.directory.is_dir():
-                write_json(self.directory / MESSAGES_NAME, document())
+                for name, document in documents().items():
+                    write_json(self.directory / name, document)
         except Exception as error:  # noqa: BLE001  said in the record; `done` must be called
-            self._fault(self._now_ms, f"{MESSAGES_NAME} could not be written: {error}")
+            self._fault(self._now_ms, f"{name} could not be written: {error}")
         if self._journal is not None:
             self._sync()
             self._journal.close()

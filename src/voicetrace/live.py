@@ -28,7 +28,7 @@ from voicetrace import events as ev
 from voicetrace import semconv
 from voicetrace.call import CallRecorder, Change
 from voicetrace.clock import CallClock
-from voicetrace.files import CallFiles
+from voicetrace.files import MESSAGES_NAME, TRACE_NAME, CallFiles
 from voicetrace.guard import Guard
 from voicetrace.messages import LLMStep, VoiceMessage
 from voicetrace.otel.attributes import call_attributes, call_document, step_attributes
@@ -107,6 +107,7 @@ class LiveCall:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._late = False  # a message changed after the final write
+        self._provider_gone = False
         self._conversation_id = conversation_id
         _CALLS.add(self)
         self.files = CallFiles(
@@ -285,6 +286,24 @@ class LiveCall:
         """The call span, once bound."""
         return self._span
 
+    def provider_gone(self) -> None:
+        """The tracer provider was shut down before the call span ended, so nothing sends that span.
+
+        The call goes on in its journal, and at its end its spans are written beside it, as `recover`
+        writes those of a process that died. Any thread.
+        """
+        with self._lock:
+            if self._provider_gone or (self._span is not None and not self._span.is_recording()):
+                return
+            self._provider_gone = True
+        told = "" if self.files.directory is None else f"; its spans are in {TRACE_NAME}"
+        self.fault(f"the tracer provider was shut down before the call ended{told}")
+
+    @property
+    def runs(self) -> bool:
+        """Whether the call's event loop runs, so that more of it may come."""
+        return self._loop is not None and self._loop.is_running()
+
     def start_step(
         self,
         span: Span,
@@ -357,15 +376,30 @@ class LiveCall:
             attributes[semconv.VOICE_RECORDING] = json.dumps(wire, separators=(",", ":"))
         return attributes
 
-    def document(self) -> dict[str, Any]:
-        """The whole record as one JSON object, for `messages.json`."""
+    def _documents(self) -> dict[str, Any]:
+        """The files that tell of the whole call, by name, in the order of their writing."""
         with self._lock:
-            return call_document(self.recorder)
+            out: dict[str, Any] = {}
+            if self._provider_gone:
+                from voicetrace.otel.otlp_json import spans_to_otlp
+                from voicetrace.otel.rebuild import call_spans
+
+                recording = self.recorder.recording
+                out[TRACE_NAME] = spans_to_otlp(
+                    call_spans(
+                        self.recorder,
+                        recording_uri=self.files.uri(recording.uri) if recording is not None else None,
+                        messages_uri=self.files.messages_uri,
+                    )
+                )
+            # last, because its presence says that the call is finished
+            out[MESSAGES_NAME] = call_document(self.recorder)
+            return out
 
     def _emit_record(self, message: VoiceMessage) -> None:
         revision = self._revisions.get(message.id, 0) + 1
         self._revisions[message.id] = revision
-        if self._span is not None:
+        if self._span is not None and not self._provider_gone:
             self._records.emit(
                 message,
                 self._span.get_span_context(),
@@ -419,7 +453,7 @@ class LiveCall:
             if self._own_span and self._span is not None:
                 self._span.end()
         _FINISHING.add(self)
-        self.files.finish(end_ms, self.document, self._finished)
+        self.files.finish(end_ms, self._documents, self._finished)
 
     def _abandon(self) -> None:
         """In a forked child: the call goes on in the parent, and only there."""

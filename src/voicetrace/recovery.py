@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from voicetrace import events as ev
 from voicetrace.audio import RecordingError, RecordingFacts, repair
 from voicetrace.call import CallRecorder, fold
-from voicetrace.files import MESSAGES_NAME, write_json
+from voicetrace.files import MESSAGES_NAME, TRACE_NAME, write_json
 from voicetrace.journal import (
     FILE_NAME,
     Journal,
@@ -29,7 +29,6 @@ from voicetrace.otel.otlp_json import write_trace
 from voicetrace.otel.rebuild import call_spans
 from voicetrace.voice_call import VoiceCall
 
-TRACE_NAME: Final = "trace.json"
 REASON: Final = "process died"
 
 

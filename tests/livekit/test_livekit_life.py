@@ -21,6 +21,7 @@ from lk_doubles import FakeMic, Reply, Said, Speaker
 from lk_script import (
     FrameworkLog,
     InlineWriter,
+    Outcome,
     Script,
     Stage,
     build,
@@ -42,8 +43,9 @@ from voicetrace import events as ev
 from voicetrace import settings
 from voicetrace.integrations.livekit import LiveKitInstrumentor
 from voicetrace.integrations.livekit.session import CallerTap
-from voicetrace.messages import Role
+from voicetrace.messages import Role, VoiceMessage
 from voicetrace.otel.encode import sdk_version
+from voicetrace.recovery import recover
 from voicetrace.writer import WRITER
 
 ONE = Script(said=[Said(1, 2, "one")], replies={"one": Reply("First answer"), "*": Reply("Other")}, until=5)
@@ -134,6 +136,39 @@ def test_a_session_never_closed_ends_with_its_provider(tmp_path: Path) -> None:
     ]
     if sdk_version() >= (1, 45):  # before, the exporter is shut down first, and refuses what ends after it
         assert outcome.warnings == []
+
+    assert _messages_of_the_trace(outcome) == list(outcome.call.messages)
+
+
+def test_a_call_goes_on_when_its_provider_is_shut_down_and_its_spans_are_kept(tmp_path: Path) -> None:
+    provider = TracerProvider()
+    later = [Said(1, 2, "one"), Said(9, 10, "two")]
+    replies = {"one": Reply("First answer"), "two": Reply("Second answer")}
+    script = Script(said=later, replies=replies, until=16, at=[(8, lambda _: provider.shutdown())])
+    outcome = run_script(script, tmp_path, provider=lambda: provider)
+    assert [m.text for m in outcome.call.messages] == ["one", "First answer", "two", "Second answer"]
+    assert outcome.call.end_reason != "provider shut down"
+    assert outcome.call.warnings == (
+        "the tracer provider was shut down before the call ended; its spans are in trace.json",
+    )
+    assert outcome.spans_named("agent_session") == []
+    assert _messages_of_the_trace(outcome) == list(outcome.call.messages)
+    (read,) = voicetrace.read_calls(_folder(outcome) / "trace.json")
+    assert [s.output_ids for s in read.llm_steps] == [s.output_ids for s in outcome.call.llm_steps]
+    assert (read.trace_id, read.span_id) == (outcome.call.trace_id, outcome.call.span_id)
+    # nothing is left for `recover`
+    before = {p.name: p.read_bytes() for p in _folder(outcome).iterdir()}
+    assert [p.parent for p in recover(tmp_path).finished] == [_folder(outcome)]
+    assert {p.name: p.read_bytes() for p in _folder(outcome).iterdir()} == before
+
+
+def _folder(outcome: Outcome) -> Path:
+    return Path(outcome.call.source).parent
+
+
+def _messages_of_the_trace(outcome: Outcome) -> list[VoiceMessage]:
+    (read,) = voicetrace.read_calls(_folder(outcome) / "trace.json")
+    return list(read.messages)
 
 
 def test_a_sampler_that_drops_every_span_leaves_a_whole_journal(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from pipecat.workers.llm import LLMWorker
 from pipecat.workers.runner import WorkerRunner
 
 from virtual_time import EPOCH
+import voicetrace
 from voicetrace.integrations.pipecat import VoiceTraceProcessor, follow
 
 LONG = "One two three four five six seven eight. Nine ten eleven twelve thirteen fourteen."
@@ -304,6 +305,21 @@ def test_a_sampler_that_drops_every_span_leaves_a_whole_journal(tmp_path: Path) 
     assert [m.text for m in call.call.messages] == ["one", "Fine."]
     assert call.call.ended
     assert call.warnings == []
+    assert not call.live[0].guard.failures
+
+
+def test_a_call_goes_on_when_its_provider_is_shut_down_and_its_spans_are_kept(tmp_path: Path) -> None:
+    provider = TracerProvider()
+    call = record(lambda: one(at=[(0.5, lambda _: provider.shutdown())]), tmp_path, provider=lambda: provider)
+    assert [m.text for m in call.call.messages] == ["one", "Fine."]
+    assert call.call.warnings == (
+        "the tracer provider was shut down before the call ended; its spans are in trace.json",
+    )
+    assert call.spans_named("conversation") == []
+    (read,) = voicetrace.read_calls(Path(call.call.source).with_name("trace.json"))
+    assert list(read.messages) == list(call.call.messages)
+    assert [s.output_ids for s in read.llm_steps] == [s.output_ids for s in call.call.llm_steps]
+    assert (read.trace_id, read.span_id) == (call.call.trace_id, call.call.span_id)
     assert not call.live[0].guard.failures
 
 

@@ -24,7 +24,8 @@ from voicetrace.integrations.livekit import package
 from voicetrace.integrations.livekit.realtime import GENERATION, GENERATION_KEYWORDS
 from voicetrace.integrations.livekit.session import TRACES_BY_SPEECH, SessionTrace, tell_chunks
 from voicetrace.integrations.patches import Patches, takes_keywords
-from voicetrace.live import LiveCall
+from voicetrace.live import LiveCall, finish_calls
+from voicetrace.otel.hold import FINISH_S
 from voicetrace.otel.setup import get_provider
 from voicetrace.owners import register_call
 from voicetrace.writer import WRITER
@@ -76,11 +77,21 @@ class VoiceSpanProcessor(SpanProcessor):
             found.span_ended(span, span.name, format_span_id(context.span_id))
 
     def shutdown(self) -> None:
-        """The provider goes: calls whose session was never closed end here."""
+        """The provider goes: no span that is open now will be sent.
+
+        A call that still runs goes on without it; one whose session was never closed, and whose loop is
+        gone, ends here.
+        """
+        over = False
         for found in {self._found(t) for t in list(self._traces.values())}:
-            if found is not None:
+            if found is None:
+                continue
+            found.provider_gone()
+            if not found.call.runs:
+                over = True
                 found.end("provider shut down")
-        self._traces.clear()
+        if over:  # the process is likely to end now, and would not wait for the writer
+            finish_calls(FINISH_S)
 
     @staticmethod
     def _found(reference: Callable[[], SessionTrace | None] | None) -> SessionTrace | None:

@@ -156,6 +156,7 @@ class SessionTrace:
         self.span_started = wrap("span_started", self._on_span_started)
         self.span_ended = wrap("span_ended", self._on_span_ended)
         self._finish, self._detach = wrap("finish", self.finish), wrap("detach", self.detach)
+        self.provider_gone = wrap("provider_gone", call.provider_gone)
         for name, handler in self._handlers.items():
             session.on(name, handler)
         call.attach_loop(asyncio.get_running_loop())

@@ -19,6 +19,7 @@ from voicetrace import semconv
 
 if TYPE_CHECKING:
     from voicetrace.integrations.pipecat.speech import Run
+    from voicetrace.live import LiveCall
 
 # the LLM run that the running task works for; a native `llm` span that starts in it is the run's
 CURRENT_RUN: ContextVar[Run | None] = ContextVar("voicetrace_pipecat_run", default=None)
@@ -31,6 +32,13 @@ class PipecatSpanProcessor(SpanProcessor):
         self._live: dict[int, Span] = {}
         self._runs: dict[int, Run] = {}
         self._lock = threading.Lock()
+        self.calls: weakref.WeakSet[LiveCall] = weakref.WeakSet()
+        """The calls whose spans the provider makes."""
+
+    def shutdown(self) -> None:
+        """The provider goes: no span that is open now will be sent."""
+        for call in list(self.calls):
+            call.guard.wrap("provider_gone", call.provider_gone)()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """A span began: a conversation is remembered, an LLM span belongs to its task's run."""

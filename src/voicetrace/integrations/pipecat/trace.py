@@ -83,6 +83,8 @@ class PipelineTrace:
         )
         self._provider = provider
         self._spans = spans
+        if spans is not None:
+            spans.calls.add(self.call)
         self._tracing = setup.tracing_context if setup.enable_tracing else None
         ids = ContextIds()
         self.user = UserAdapter(self.call, ids)
