@@ -29,8 +29,8 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.llm import LLMWorker
 from pipecat.workers.runner import WorkerRunner
 
-from virtual_time import EPOCH
 import voicetrace
+from virtual_time import EPOCH
 from voicetrace.integrations.pipecat import VoiceTraceProcessor, follow
 
 LONG = "One two three four five six seven eight. Nine ten eleven twelve thirteen fourteen."

@@ -82,14 +82,15 @@ class VoiceSpanProcessor(SpanProcessor):
         A call that still runs goes on without it; one whose session was never closed, and whose loop is
         gone, ends here.
         """
-        over = False
+        over = set()
         for found in {self._found(t) for t in list(self._traces.values())}:
             if found is None:
                 continue
             found.provider_gone()
             if not found.call.runs:
-                over = True
+                over.add(found)
                 found.end("provider shut down")
+        self._traces = {key: t for key, t in self._traces.items() if self._found(t) not in over}
         if over:  # the process is likely to end now, and would not wait for the writer
             finish_calls(FINISH_S)
 
