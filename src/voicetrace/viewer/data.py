@@ -2,7 +2,7 @@
 """A call as the JSON of its page: every word it says, and where on the recording it is.
 
 Pure: no file is read here. Times are call-ms or ``null`` for what is not known; ranges are samples of the
-recording; messages and steps refer to each other by their place in the two lists.
+recording; messages and steps refer to each other by their place in the two lists, many of them as runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from voicetrace.viewer.judgement import Judgement
 from voicetrace.viewer.sound import MEDIA_TYPES, Sound
 from voicetrace.voice_call import VoiceCall
 
+_ON_CUT = ("interrupted_at_ms", "provider_audio_end_ms")
+_UNITS = ("s", "ms")
 _UNJUDGED = {
     NullReason.NO_AUDIO: "no audio",
     NullReason.NO_AGENT_SPEECH: "the agent did not speak",
@@ -98,7 +100,6 @@ def summary(call: VoiceCall) -> str:
 def _call(call: VoiceCall) -> dict[str, Any]:
     known = {
         "call": words.shown(call.call_id),
-        "agent": words.shown(call.agent_name),
         "framework": words.shown(f"{call.framework} {call.framework_version}".strip()),
         "started": started(call),
         "length": "" if call.duration_ms is None else clock(call.duration_ms),
@@ -201,7 +202,7 @@ def _message(call: VoiceCall, message: VoiceMessage, sound: Sound, links: _Links
         "unheard": words.shown(rest) if rest else None,
         "generated": None if generated is None else words.shown(generated),
         "worth": words.text_worth(message),
-        "doubtful": words.is_doubtful(message),
+        "trust": words.trust(message),
         "start": message.start_ms,
         "end": message.end_ms,
         "cut": message.interrupted_at_ms,
@@ -212,7 +213,7 @@ def _message(call: VoiceCall, message: VoiceMessage, sound: Sound, links: _Links
         "details": list(_details(call, message)),
         "made_by": links.made_by[place],
         "maker": _maker(message, links.made_by[place]),
-        "read_by": links.read_by.get(message.id, []),
+        "read_by": _runs(links.read_by.get(message.id, [])),
     }
 
 
@@ -270,6 +271,8 @@ def _details(call: VoiceCall, message: VoiceMessage) -> Iterator[list[str]]:
         names += ["interrupted_at_ms", "provider_audio_end_ms", "produced_by_span_id"]
     for name in names:
         value = wire.get(name)
+        if value is None and name in _ON_CUT and message.state is not State.INTERRUPTED:
+            continue  # it does not apply, which is not the same as not known
         if name == "committed":
             value = "yes" if value else "no"
         said = words.NOT_KNOWN if value is None else words.shown(str(value))
@@ -289,8 +292,8 @@ def _maker(message: VoiceMessage, made_by: int | None) -> str | None:
 
 # -- steps -------------------------------------------------------------------------------------------
 def _step(number: int, step: LLMStep, links: _Links) -> dict[str, Any]:
-    reads = list(dict.fromkeys(links.place[i] for i in step.context_ids if i in links.place))
-    dropped = sum(i is None for i in step.context_ids)
+    reads = {links.place[i] for i in step.context_ids if i in links.place}
+    dropped = step.context_ids.count(None)
     other = sum(i is not None and i not in links.place for i in step.context_ids)
     writes = links.writes[number - 1]
     read = [_count(len(reads), "message")]
@@ -304,7 +307,7 @@ def _step(number: int, step: LLMStep, links: _Links) -> dict[str, Any]:
         "end": step.end_ms,
         "speculative": step.speculative,
         "error": words.shown(step.error),
-        "reads": reads,
+        "reads": _runs(sorted(reads)),
         "writes": writes,
         "read": "read " + ", ".join(read) if step.context_ids else f"what it read is {words.NOT_KNOWN}",
         "wrote": _wrote(step, writes, links),
@@ -319,6 +322,17 @@ def _wrote(step: LLMStep, writes: list[int], links: _Links) -> str:
     if step.speculative:
         return "an attempt that was dropped"
     return "wrote no message"
+
+
+def _runs(places: list[int]) -> list[list[int]]:
+    """``[[0, 2], [5, 5]]`` for 0, 1, 2, 5: what a step reads grows with the call, and mostly is a run."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][1] + 1:
+            runs[-1][1] = place
+        else:
+            runs.append([place, place])
+    return runs
 
 
 def _count(number: int, what: str) -> str:
@@ -359,9 +373,12 @@ def _dimension(name: str, priority: str, found: DimensionScore, place: dict[str,
 
 
 def _evidence(item: Evidence, place: dict[str, int]) -> dict[str, Any]:
-    said = words.shown(item.metric.replace("_", " "))
-    said += "" if item.value is None else f" {_value(item.value)}"
-    said += "" if item.threshold is None else f", threshold {_value(item.threshold)}"
+    name, _, unit = item.metric.rpartition("_")
+    if not name or unit not in _UNITS:
+        name, unit = item.metric, ""
+    said = words.shown(name.replace("_", " "))
+    said += "" if item.value is None else f" {_value(item.value, unit)}"
+    said += "" if item.threshold is None else f", threshold {_value(item.threshold, unit)}"
     return {
         "message": place.get(item.message_id or ""),
         "start": item.start_ms,
@@ -371,5 +388,5 @@ def _evidence(item: Evidence, place: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _value(value: float | str) -> str:
-    return words.shown(value) if isinstance(value, str) else f"{value:.3g}"
+def _value(value: float | str, unit: str) -> str:
+    return words.shown(value) if isinstance(value, str) else f"{value:.3g} {unit}".rstrip()

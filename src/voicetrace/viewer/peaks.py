@@ -25,10 +25,9 @@ def peaks(frames: Samples, size: int) -> NDArray[np.uint8]:
     A byte is ``255 * sqrt(loudest / 32768)``, rounded up, so that quiet speech keeps its shape and only
     digital silence is 0. The shape is ``(bins, columns)``; the last bin may be short.
     """
-    loud = np.abs(frames.astype(np.int32))
-    starts = np.arange(0, len(loud), size)
-    if not starts.size:
-        return np.zeros((0, frames.shape[1]), np.uint8)
-    highest = np.maximum.reduceat(loud, starts, axis=0)
+    short = -len(frames) % size
+    columns = np.ascontiguousarray(np.pad(frames, ((0, short), (0, 0))).T)
+    bins = columns.reshape(frames.shape[1], -1, size)
+    highest = np.maximum(bins.max(axis=2), -bins.min(axis=2).astype(np.int32)).T
     scaled: NDArray[np.uint8] = np.ceil(255 * np.sqrt(highest / _FULL_SCALE)).astype(np.uint8)
     return scaled

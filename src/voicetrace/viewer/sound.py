@@ -35,6 +35,7 @@ EMBED_LIMIT: Final = 16 * 1024 * 1024
 """The most bytes of audio a page gets unless it is asked for."""
 MEDIA_TYPES: Final[dict[Form, str]] = {"flac": "audio/flac", "opus": "audio/ogg; codecs=opus"}
 _BINS_PER_PIECE: Final = 400  # about 8 s
+_MOST_SAVED: Final = 16  # FLAC makes speech with pauses about a fifth: what is longer is not tried
 _OPUS_BYTES_PER_S: Final = 4000  # and channel
 _LINKED: Final = (
     "It is linked: keep it beside this page to listen. Both voices are heard at once, "
@@ -134,7 +135,8 @@ class _Reader:
             return None, (), "The audio was left out of this page."
         if choice == "link":
             return None, (), f"The recording is not in this page. {_LINKED}"
-        lossless = self._encoded("flac", EMBED_LIMIT)
+        raw = 2 * len(self.channels) * self._source.frames
+        lossless = self._encoded("flac", EMBED_LIMIT) if raw < _MOST_SAVED * EMBED_LIMIT else None
         if lossless is not None:
             return "flac", lossless, "The audio is in this page, lossless."
         form: Form = "opus"

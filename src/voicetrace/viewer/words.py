@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from typing import Final, Literal
 
 from voicetrace.messages import Role, State, TextSource, TextStatus, TimingSource, VoiceMessage
 
@@ -34,7 +34,8 @@ _TIMINGS: Final = {
     TimingSource.LOCAL_RECEIPT: "when the provider's events arrived",
     TimingSource.PROVIDER_EVENTS: "the provider's own clock",
 }
-_MAY_OVERSTATE: Final = (TextSource.TTS_INPUT, TextSource.REALTIME_OUTPUT_TRANSCRIPT)
+_EXACT: Final = (TextSource.PLAYOUT_ALIGNED, TextSource.TEXT_INPUT)
+_TRANSCRIPTS: Final = (TextSource.STT, TextSource.REALTIME_INPUT_TRANSCRIPT)
 
 # what would reorder or hide the text around it, or cannot be shown at all
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -81,16 +82,13 @@ def _worth_of_text(message: VoiceMessage) -> str:
     return _SOURCES.get(message.text_source) or f"text source {foreign(message.text_source)}"
 
 
-def is_doubtful(message: VoiceMessage) -> bool:
-    """Whether the text may say more, or something else, than was said or heard."""
-    return (
-        message.text is None
-        or message.text_status is not TextStatus.FINAL
-        or message.state is State.UNPLAYED
-        or message.text_source is None
-        or message.text_source in _MAY_OVERSTATE
-        or message.text_source not in _SOURCES
-    )
+def trust(message: VoiceMessage) -> Literal["exact", "transcript", "doubtful"]:
+    """Whether the text is what was heard or typed, what somebody understood, or maybe neither."""
+    if message.text is None or message.text_status is not TextStatus.FINAL or message.state is State.UNPLAYED:
+        return "doubtful"
+    if message.text_source in _EXACT:
+        return "exact"
+    return "transcript" if message.text_source in _TRANSCRIPTS else "doubtful"
 
 
 def timing(message: VoiceMessage) -> str:

@@ -376,7 +376,8 @@
     const from = start ?? (message === null ? null : messages[message]?.start ?? null);
     const to = end ?? (message === null ? null : messages[message]?.end ?? null);
     const row = make("li");
-    if (from !== null && to !== null) {
+    if (from !== null && (to === null || to <= from)) row.append(`at ${clock(from)}: `);
+    else if (from !== null) {
       const label = `evidence, ${said}`;
       row.append(make("button", {
         class: "chip", type: "button", disabled: !voice,
@@ -444,9 +445,7 @@
           make("span", { class: "tag wrote" }, "written by the step"),
         ),
         ...textOf(message, id),
-        make("div", { id: `${id}-worth`, class: `worth ${message.doubtful ? "doubtful" : "sure"}` }, message.worth),
-        aboutOf(message),
-        detailsOf(message),
+        aboutOf(message, id),
       ),
     );
     rows[place] = { item, button };
@@ -485,8 +484,13 @@
     return [text.slice(0, LONG_TEXT), rest];
   }
 
-  function aboutOf(message) {
-    const about = make("div", { class: "about" }, ...message.facts.map((fact) => make("span", {}, fact)));
+  function aboutOf(message, id) {
+    const about = make(
+      "div",
+      { class: "about" },
+      make("span", { id: `${id}-worth`, class: `worth ${message.trust}` }, message.worth),
+      ...message.facts.map((fact) => make("span", {}, fact)),
+    );
     if (message.made_by !== null) {
       about.append(make("button", { type: "button", onclick: () => link(message.made_by) },
         `written by step ${steps[message.made_by].number}`));
@@ -495,20 +499,18 @@
     }
     if (message.read_by.length) about.append(make("span", {}, `read by ${numbersOf(message.read_by)}`));
     else if (steps.length) about.append(make("span", {}, "read by no step"));
+    about.append(detailsOf(message));
     return about;
   }
 
-  /** "steps 1–3, 5" for 1, 2, 3, 5. */
-  function numbersOf(places) {
-    const runs = [];
-    for (const number of places.map((place) => steps[place].number)) {
-      const last = runs[runs.length - 1];
-      if (last && number === last[1] + 1) last[1] = number;
-      else runs.push([number, number]);
-    }
-    const said = runs.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ");
-    return `${places.length === 1 ? "step" : "steps"} ${said}`;
+  /** "steps 1–3, 5" for runs of places. */
+  function numbersOf(runs) {
+    const number = (place) => steps[place].number;
+    const said = runs.map(([from, to]) => (from === to ? number(from) : `${number(from)}–${number(to)}`)).join(", ");
+    return `${runs.length === 1 && runs[0][0] === runs[0][1] ? "step" : "steps"} ${said}`;
   }
+
+  const holds = (runs, place) => runs.some(([from, to]) => from <= place && place <= to);
 
   /** The record by its own names, made when somebody looks. */
   function detailsOf(message) {
@@ -557,7 +559,9 @@
       const step = steps[linked];
       stepRows[linked].button.setAttribute("aria-pressed", "true");
       stepRows[linked].item.classList.add("shown");
-      for (const read of step.reads) rows[read].item.classList.add("reads");
+      for (const [from, to] of step.reads) {
+        for (let read = from; read <= to; read += 1) rows[read].item.classList.add("reads");
+      }
       for (const written of step.writes) rows[written].item.classList.add("writes");
       show(stepRows[linked].item);
       announce(`Step ${step.number} ${step.read}, ${step.wrote}. Escape shows all messages again.`);
@@ -636,8 +640,9 @@
     if (!colours.paper) return;
     const { context, width, height } = canvasOf(timeline);
     if (!width) return;
-    const axis = 18, stepLane = 14, lane = (height - axis - stepLane) / 2;
-    const middles = [lane / 2, lane + stepLane + lane / 2];
+    const axis = 18, stepLane = 14, names = 15; // a message's number stands above or below its lane
+    const lane = (height - axis - stepLane - 2 * names) / 2;
+    const middles = [names + lane / 2, names + lane + stepLane + lane / 2];
     const x = (ms) => ((ms - view.from) / view.span) * width;
     const until = view.from + view.span;
 
@@ -660,21 +665,22 @@
       context.globalAlpha = linked === null || linked === place ? 1 : 0.3;
       if (step.speculative) {
         context.setLineDash([2, 2]);
-        context.strokeRect(left, lane + 4.5, wide, 5);
+        context.strokeRect(left, names + lane + 4.5, wide, 5);
         context.setLineDash([]);
       } else {
-        context.fillRect(left, lane + 4, wide, 6);
+        context.fillRect(left, names + lane + 4, wide, 6);
       }
       context.globalAlpha = 1;
     }
-    for (const [place, message] of messages.entries()) drawMessage(context, place, message, x, middles, lane, until);
+    const last = [-Infinity, -Infinity]; // where the numbers of a lane end, so that none stands on another
+    for (const [place, message] of messages.entries()) drawMessage(context, place, message, { x, middles, lane, until, last });
     drawHead();
   }
 
-  function drawMessage(context, place, message, x, middles, lane, until) {
+  function drawMessage(context, place, message, { x, middles, lane, until, last }) {
     const channel = LANE[message.role] ?? AGENT;
     const top = middles[channel] - lane / 2 + 1, high = lane - 2;
-    const dim = linked !== null && !steps[linked].reads.includes(place) && !steps[linked].writes.includes(place);
+    const dim = linked !== null && !holds(steps[linked].reads, place) && !steps[linked].writes.includes(place);
     const tone = !message.committed ? colours.quiet : channel === CALLER ? colours.user : colours.assistant;
     for (const [number, [start, end]] of message.blocks.entries()) {
       if (end < view.from || start > until) continue;
@@ -688,8 +694,13 @@
       context.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
       context.setLineDash([]);
       context.lineWidth = 1;
-      context.globalAlpha = dim ? 0.3 : 1;
-      if (number === 0 && wide > 26) context.fillText(`#${message.seq}`, left + 4, top + 8);
+      context.globalAlpha = dim ? 0.4 : 1;
+      if (number === 0 && left >= last[channel]) {
+        const label = `#${message.seq}`, room = context.measureText(label).width;
+        const at = Math.max(0, Math.min(left, timeline.clientWidth - room));
+        context.fillText(label, at, channel === CALLER ? top - 8 : top + high + 8);
+        last[channel] = at + room + 6;
+      }
       context.globalAlpha = 1;
     }
     if (message.state === "interrupted" && message.cut !== null && message.cut >= view.from && message.cut <= until) {
@@ -924,7 +935,7 @@
   addEventListener("beforeprint", () => { document.documentElement.dataset.print = ""; redraw(); });
   addEventListener("afterprint", () => { delete document.documentElement.dataset.print; redraw(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  new ResizeObserver(redraw).observe(document.body);
+  new ResizeObserver(redraw).observe(timeline);
   showPlaying();
   redraw();
   pickFromAddress();
