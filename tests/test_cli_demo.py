@@ -61,7 +61,7 @@ def test_the_demo_call_is_recorded_as_it_was(
     assert done.returncode == (0 if document["passed"] else 1)
     assert "Traceback" not in done.stderr
 
-    assert {p.name for p in out.iterdir()} == {"trace.json", "calls", "bundle"}
+    assert {p.name for p in out.iterdir()} == {"trace.json", "calls", "bundle", "call.html"}
     assert all(Path(path).exists() for path in document["written"].values())
     [call] = voicetrace.read_calls(out / "trace.json")
     [same] = voicetrace.read_calls(out)

@@ -118,6 +118,7 @@ def _prepare(out: Path, *, force: bool) -> None:
 def _run(out: Path, framework: Framework, recording_format: Format, *, realtime: bool, quiet: bool) -> Demo:
     from voicetrace.agentclash import BundleError
     from voicetrace.demo.run import DemoError, run_demo
+    from voicetrace.viewer import PageError
 
     screen = _screen(quiet=quiet)
     try:
@@ -132,7 +133,7 @@ def _run(out: Path, framework: Framework, recording_format: Format, *, realtime:
             )
     except ImportError as error:
         raise Failure(reason(error)) from error
-    except (DemoError, BundleError) as error:
+    except (DemoError, BundleError, PageError) as error:
         raise Failure(reason(error)) from error
     except OSError as error:
         raise Failure(f"the demo cannot be written to {out}: {reason(error)}") from error
@@ -256,6 +257,7 @@ def _written(result: Demo) -> dict[str, Path]:
         "recording": result.recording_path,
         "journal": result.journal_path,
         "bundle": result.bundle_path,
+        "page": result.page_path,
     }
 
 
@@ -269,6 +271,7 @@ def _show_written(out: Path, result: Demo) -> None:
         say(clean(f"wrote {what:9} {path}"))
     say()
     say("next:")
+    say(clean(f"  open {result.page_path} in a browser, to read the call and listen to it"))
     say(clean(f"  voicetrace inspect {out}"))
     say(clean(f"  voicetrace validate {result.bundle_path}"))
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo call with voicetrace: instrumented, exported, read back, and bundled, all in one directory.
 
-``DIR/trace.json`` (every span, as OTLP JSON), ``DIR/calls/<call id>/`` (journal, recording, full map), and
-``DIR/bundle/``. Needs the framework's extra, and about 50 s, because the call is real time.
+``DIR/trace.json`` (every span, as OTLP JSON), ``DIR/calls/<call id>/`` (journal, recording, full map),
+``DIR/bundle/``, and ``DIR/call.html``, the call to read and to listen to. Needs the framework's extra, and
+about 50 s, because the call is real time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from voicetrace.demo.script import Scenario
 from voicetrace.otel import wrap_exporter
 from voicetrace.otel.otlp_json import write_trace
 from voicetrace.reader import read_calls
+from voicetrace.viewer import write_page
 from voicetrace.voice_call import VoiceCall
 
 if TYPE_CHECKING:
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 TRACE_NAME: Final = "trace.json"
 CALLS_NAME: Final = "calls"
 BUNDLE_NAME: Final = "bundle"
+PAGE_NAME: Final = "call.html"
 FrameworkName = Literal["livekit", "pipecat"]
-OUTPUTS: Final = (TRACE_NAME, CALLS_NAME, BUNDLE_NAME)
+OUTPUTS: Final = (TRACE_NAME, CALLS_NAME, BUNDLE_NAME, PAGE_NAME)
 _DISK_DEADLINE_S: Final = 30.0
 
 
@@ -60,6 +63,7 @@ class Demo:
     recording_path: Path
     journal_path: Path
     bundle_path: Path
+    page_path: Path
 
     def check(self) -> list[Bar]:
         """Compare the record with the truth (`voicetrace.demo.check`)."""
@@ -263,4 +267,5 @@ def _read_back(out: Path, truth: GroundTruth, trace_path: Path) -> Demo:
     run_id, run_agent_id = run_ids(call.call_id)
     bundle = out / BUNDLE_NAME
     export_bundle(journal, bundle, run_id=run_id, run_agent_id=run_agent_id, language="en-US")
-    return Demo(truth, call, journal, trace_path, recording, Path(journal.source), bundle)
+    page = write_page(journal, out / PAGE_NAME).path
+    return Demo(truth, call, journal, trace_path, recording, Path(journal.source), bundle, page)
