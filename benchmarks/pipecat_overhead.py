@@ -4,7 +4,7 @@
     python benchmarks/pipecat_overhead.py [--json]
 
 Cost: CPU time of one audio frame through an 8-stage pipeline of real role processors, with every hook of ours
-and without; medians of alternating rounds. Alignment: a simulated 30-minute call, whose transport is 0.05 %
+and without, in turn; the median of the differences. Alignment: a simulated 30-minute call, whose transport is 0.05 %
 slow and whose loop is late now and then, through the real playout clock and the real recording.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import statistics
@@ -39,12 +40,12 @@ from voicetrace.audio import RecordingWriter  # noqa: E402
 from voicetrace.demo.doubles_pipecat import ScriptedLLM, ScriptedSTT, SentenceTTS, SimInput, SimOutput, Voice  # noqa: E402
 from voicetrace.demo.line import CallerLine  # noqa: E402
 from voicetrace.demo.script import load_clip  # noqa: E402
-from voicetrace.integrations.pipecat import VoiceTraceProcessor  # noqa: E402
+from voicetrace.integrations.pipecat.follower import Follower  # noqa: E402
 from voicetrace.integrations.pipecat.playout import Bracket, PlayoutClock  # noqa: E402
 
 BARS = {"frame_us": 25, "alignment_ms": 5}
-FRAMES = 4000
-ROUNDS = 9
+FRAMES = 300
+ROUNDS = 60
 MINUTES = 30
 RATE = 24_000
 
@@ -81,51 +82,56 @@ class Mic(SimInput):
         await asyncio.Event().wait()
 
 
-async def one_round(followed: bool) -> float:
-    """CPU microseconds per frame."""
+async def measure_frames() -> dict[str, float]:
+    """CPU microseconds per frame: batches in one pipeline, in turn with our handlers and without them."""
     user, assistant = LLMContextAggregatorPair(LLMContext())
     mic, sink = Mic(CallerLine(load_clip("room"), frame_s=0.02)), Sink()
     stages: list[FrameProcessor] = [mic, ScriptedSTT(), user, ScriptedLLM(()), SentenceTTS(Silent())]
     stages += [SimOutput(), assistant, sink]
-    if followed:
-        stages.append(VoiceTraceProcessor(tracer_provider=TracerProvider()))
-    else:
-        stages.append(type("Nothing", (VoiceTraceProcessor,), {"setup": FrameProcessor.setup})())
     worker = PipelineWorker(Pipeline(stages), enable_rtvi=False, idle_timeout_secs=None)
+    follower = Follower(TracerProvider())
+    follower.attach(worker)
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
     started = asyncio.Event()
     worker.add_event_handler("on_pipeline_started", lambda *_: started.set())
     running = asyncio.create_task(runner.run())
     await started.wait()
-    await asyncio.sleep(0.1)
+    (trace,) = follower.running
+    handlers = [h for h in trace.taps._attached if h[0] in stages]
     pcm = bytes(640)
-    for count in (500, FRAMES):  # the first ones warm up
-        sink.seen, sink.wanted = 0, count
+
+    async def batch() -> float:
+        sink.seen, sink.wanted = 0, FRAMES
         sink.all.clear()
+        gc.collect()
         begin = time.process_time()
-        for _ in range(count):
+        for _ in range(FRAMES):
             await mic.push_frame(InputAudioRawFrame(pcm, 16_000, 1))
         await sink.all.wait()
-        cost = (time.process_time() - begin) / count * 1e6
+        return (time.process_time() - begin) / FRAMES * 1e6
+
+    await batch()  # the first ones warm up
+    without, differences = [], []
+    for _ in range(ROUNDS):
+        followed = await batch()
+        for processor, event, handler in handlers:
+            processor.remove_event_handler(event, handler)
+        without.append(await batch())
+        for processor, event, handler in handlers:
+            processor.add_event_handler(event, handler)
+        differences.append((followed + await batch()) / 2 - without[-1])
     await worker.queue_frame(EndFrame())
     await running
-    return cost
+    return {"pipeline_us": statistics.median(without), "frame_us": statistics.median(differences)}
 
 
 def measure_cost() -> dict[str, float]:
     settings.configure(directory=None)
-    plain, followed = [], []
-    for _ in range(ROUNDS):
-        plain.append(asyncio.run(one_round(False)))
-        followed.append(asyncio.run(one_round(True)))
-    settings.reset()
-    differences = [b - a for a, b in zip(plain, followed, strict=True)]
-    return {
-        "pipeline_us": statistics.median(plain),
-        "frame_us": statistics.median(differences),
-        "frame_us_of_medians": statistics.median(followed) - statistics.median(plain),
-    }
+    try:
+        return asyncio.run(measure_frames())
+    finally:
+        settings.reset()
 
 
 def measure_alignment(directory: Path) -> dict[str, float]:

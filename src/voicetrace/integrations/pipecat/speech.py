@@ -247,8 +247,8 @@ class SpeechAdapter:
         spoken = None if isinstance(frame, TTSSpeakFrame) else self._runs.get(frame.metadata.get(RUN_KEY, ""))
         _SPOKEN_RUN.set(spoken)
 
-    def tts_received(self, frame: Frame) -> None:
-        """A TTS service has processed a response's end: all its text was requested."""
+    def tts_ends(self, frame: Frame) -> None:
+        """A TTS service is about to push a response's end: all its text was requested."""
         run = self._runs.get(frame.metadata.get(RUN_KEY, ""))
         if run is not None:
             # the last request is told in a task of its own, which is next

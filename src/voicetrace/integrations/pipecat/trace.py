@@ -163,13 +163,13 @@ class PipelineTrace:
             "tts.process", tts, "on_before_process_frame", any_of(spoken, lambda _, x: speech.tts_receives(x))
         )
         self.taps.frames(
-            "tts.processed",
+            "tts.push",
             tts,
-            "on_after_process_frame",
-            {f.LLMFullResponseEndFrame: lambda _, x: speech.tts_received(x)},
-        )
-        self.taps.frames(
-            "tts.push", tts, "on_before_push_frame", {f.TTSStartedFrame: lambda _, x: speech.tts_starts(x)}
+            "on_before_push_frame",
+            {
+                f.TTSStartedFrame: lambda _, x: speech.tts_starts(x),
+                f.LLMFullResponseEndFrame: lambda _, x: speech.tts_ends(x),
+            },
         )
         requested = guard.wrap("tts.request", self._requested)
         self.taps.event(
