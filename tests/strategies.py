@@ -125,12 +125,15 @@ class _Script:
             if self.chance():
                 self.tell(ev.UserTranscript, text=self.text(f"part {n}"), final=True, source=TextSource.STT)
         fate = self.draw(
-            st.sampled_from(["committed", "committed", "committed", "silent", "dropped", "late"])
+            st.sampled_from(["committed", "committed", "committed", "silent", "dropped", "cleared", "late"])
         )
         if fate in ("silent", "late"):
             self.now += 4000
             self.tell(ev.TimePassed)
         if fate == "silent":
+            return None
+        if fate == "cleared":
+            self.tell(ev.UserTurnCleared)
             return None
         self.tell(ev.EndOfTurnPending, token=f"eou{n}")
         self.tell(ev.EndOfTurnDecided, token=f"eou{n}", outcome="committed")

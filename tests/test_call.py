@@ -418,6 +418,56 @@ def test_a_dropped_turn_takes_no_later_item():
     assert [(m.id, m.committed) for m in r.ordered()] == [("vad_0", False), ("u", True)]
 
 
+def test_a_turn_that_was_cleared_takes_no_later_item():
+    r = call(
+        begin(10),
+        words(500, "no"),
+        stop(900),
+        ev.UserTurnCleared(at_ms=1000),
+        begin(1100),
+        stop(1500),
+        user_item(1600, "u", "yes"),
+        end(1700),
+    )
+    assert [(m.id, m.committed, m.start_ms, m.end_ms) for m in r.ordered()] == [
+        ("vad_0", False, 10, 900),
+        ("u", True, 1100, 1500),
+    ]
+
+
+def test_speech_that_goes_on_when_the_turn_is_cleared_is_split_there():
+    r = call(
+        begin(10),
+        stop(200),
+        begin(500),
+        ev.UserTurnCleared(at_ms=700),
+        stop(900),
+        user_item(1000, "u", "rest"),
+        end(1100),
+    )
+    assert [(m.id, m.committed, m.start_ms, m.end_ms) for m in r.ordered()] == [
+        ("vad_0", False, 10, 700),
+        ("u", True, 700, 900),
+    ]
+    assert not r.warnings
+
+
+def test_a_clear_leaves_what_is_over_or_named_as_it_is():
+    ended = call(
+        begin(10),
+        stop(100),
+        decided(200),
+        ev.UserTurnCleared(at_ms=250),
+        user_item(300, "u", "kept"),
+        end(400),
+    )
+    assert [(m.id, m.committed) for m in ended.ordered()] == [("u", True)]
+    assert call(ev.UserTurnCleared(at_ms=1), end(2)).ordered() == []
+    speech = ev.UserSpeechStarted(at_ms=10, start_ms=10, source=TimingSource.PROVIDER_EVENTS, item_id="i")
+    named = call(speech, ev.UserTurnCleared(at_ms=50), stop(100, item="i"), end(200))
+    assert [(m.id, m.start_ms, m.end_ms) for m in named.ordered()] == [("i", 10, 100)]
+
+
 def test_the_frameworks_end_of_turn_time_names_the_turn():
     turns = (begin(10), stop(100), decided(200, token="a"), begin(300), stop(400), decided(1200, token="b"))
     r = call(*turns, user_item(1300, "u2", "two", end_of_turn_ms=1190))

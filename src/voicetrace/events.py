@@ -162,6 +162,11 @@ class UserTurnDropped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserTurnCleared(Event):
+    """The application threw away what the user said since the last turn; speech that goes on is another's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserTextSubmitted(Event):
     """The user typed; the message takes its place in the order now (architecture, decision 6)."""
 

@@ -324,7 +324,9 @@ NAMES = [
     (AgentSession, "start"),
     (AgentSession, "say"),
     (AgentSession, "generate_reply"),
+    (AgentSession, "clear_user_turn"),
     (agent_activity, "perform_llm_inference"),
+    (agent_activity.AgentActivity, "_realtime_generation_task"),
 ]
 
 

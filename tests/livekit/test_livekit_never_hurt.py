@@ -101,6 +101,7 @@ def rich_call() -> Script:
             (19, _stream_say),
             (19.1, lambda stage: stage.handles.append(stage.session.say("never heard"))),
             (19.4, lambda stage: stage.handles[0].interrupt()),
+            (28, lambda stage: stage.session.clear_user_turn()),
         ],
         turn={"preemptive_generation": {"enabled": True}},
         until=33,
@@ -180,6 +181,7 @@ HOOKS = [
     "agent_state_changed",
     "caller_frame",
     "capture_frame",
+    "clear_user_turn",
     "close",
     "conversation_item_added",
     "detach",
@@ -192,6 +194,7 @@ HOOKS = [
     "playback_finished",
     "playback_progressed",
     "playback_started",
+    "provider_gone",
     "realtime_generation",
     "say",
     "say_text",
@@ -235,7 +238,10 @@ def _clear(call: Outcome) -> None:
             assert f"({MAX_FAILURES} times; it is now off for this call)" in told[1]
 
 
-@pytest.mark.parametrize("hook", [h for h in HOOKS if h != "realtime_generation"])  # not in this call
+NOT_IN_THIS_CALL = ("provider_gone", "realtime_generation")
+
+
+@pytest.mark.parametrize("hook", [h for h in HOOKS if h not in NOT_IN_THIS_CALL])
 def test_a_hook_that_fails_every_time(untouched: list[str], tmp_path: Path, hook: str) -> None:
     wrap = Guard.wrap
 
@@ -247,7 +253,7 @@ def test_a_hook_that_fails_every_time(untouched: list[str], tmp_path: Path, hook
     assert call.log == untouched
     _clear(call)
     assert {w.split("'s ")[1].split(" failed")[0] for w in call.warnings} == {hook}
-    if hook in ("start", "say", "generate_reply", "llm_inference"):
+    if hook in ("start", "say", "generate_reply", "clear_user_turn", "llm_inference"):
         return  # these belong to the process, and the call may not even exist
     if hook in ("finish", "detach"):
         return  # these run when the record is already closed; the log says it

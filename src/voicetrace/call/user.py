@@ -43,6 +43,7 @@ class UserTurns:
             ev.EndOfTurnPending: self._on_end_of_turn_pending,
             ev.EndOfTurnDecided: self._on_end_of_turn_decided,
             ev.UserTurnDropped: self._on_turn_dropped,
+            ev.UserTurnCleared: self._on_turn_cleared,
             ev.UserTextSubmitted: self._on_text_submitted,
             ev.UserMessageAdded: self._on_message_added,
             ev.ResponseStarted: self._on_response_started,
@@ -295,6 +296,21 @@ class UserTurns:
             self._ended_turns.remove(draft)  # it settles when the speech stops
         else:
             self._settle_uncommitted(draft)
+
+    def _on_turn_cleared(self, e: ev.UserTurnCleared) -> None:
+        draft = self._turn
+        if draft is None or draft.settled or draft.named:
+            return  # a named utterance is the provider's, which says itself what becomes of it
+        draft.dropped = True
+        if draft.speaking:
+            start, _ = draft.ranges[-1]
+            at = max(start, e.at_ms)
+            draft.ranges[-1] = (at, None)
+            self._split_open_range(draft)
+            if at > start:
+                draft.ranges.append((start, at))
+        draft.visible = draft.visible or bool(draft.ranges)
+        self._settle_uncommitted(draft)
 
     def _on_text_submitted(self, e: ev.UserTextSubmitted) -> None:
         if e.token in self._typed or self._book.ended is not None:

@@ -188,6 +188,7 @@ class LiveKitInstrumentor:
         self._patches.replace(AgentSession, "start", self._wrap_start)
         self._patches.replace(AgentSession, "say", self._wrap_say)
         self._patches.replace(AgentSession, "generate_reply", self._wrap_generate_reply)
+        self._patches.replace(AgentSession, "clear_user_turn", self._wrap_clear_user_turn)
         if private:
             if takes_keywords(getattr(agent_activity, "perform_llm_inference", None), LLM_KEYWORDS):
                 self._private_llm = True
@@ -226,6 +227,7 @@ class LiveKitInstrumentor:
             ("start", self._wrap_start),
             ("say", self._wrap_say),
             ("generate_reply", self._wrap_generate_reply),
+            ("clear_user_turn", self._wrap_clear_user_turn),
         ):
             self._patches.replace(session, name, functools.partial(_on_instance, session, wrap))
 
@@ -340,7 +342,7 @@ class LiveKitInstrumentor:
             running.call.bind_span(tracer.start_span(semconv.SPAN_CALL), own=True)
         running.started()
 
-    # -- AgentSession.say and generate_reply ---------------------------------------------------------
+    # -- AgentSession.say, generate_reply and clear_user_turn -----------------------------------------
     def _trace_of(self, session: AgentSession[Any]) -> SessionTrace | None:
         known = self._live.get(id(session))
         running = known[1]() if known is not None and known[0]() is session else None
@@ -398,6 +400,20 @@ class LiveKitInstrumentor:
         running = self._trace_of(session)
         if running is not None:
             running.typed_for(token, handle.id)
+
+    def _wrap_clear_user_turn(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def clear_user_turn(session: AgentSession[Any]) -> None:
+            original(session)
+            cleared(session)
+
+        cleared = self._guard.wrap("clear_user_turn", self._after_clear)
+        return clear_user_turn
+
+    def _after_clear(self, session: AgentSession[Any]) -> None:
+        running = self._trace_of(session)
+        if running is not None:
+            running.turn_cleared()
 
     # -- the LLM node --------------------------------------------------------------------------------
     def _wrap_llm(self, original: Callable[..., Any]) -> Callable[..., Any]:

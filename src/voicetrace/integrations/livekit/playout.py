@@ -203,10 +203,13 @@ class PlayoutAdapter:
 
     def _on_finished(self, event: io.PlaybackFinishedEvent) -> None:
         key, self._playing = self._playing or self._speech_key(), None
+        position = event.playback_position
+        if not self._had_run and self._started_ms is not None:
+            # a sink that reports no runs is described by its end points
+            if event.interrupted:  # and some say that all they were given has played (T13)
+                position = min(position, max(0, self._call.now_ms() - self._started_ms) / 1000)
+            self._record(self._started_ms, 0.0, position)
         if self._segments:
-            if not self._had_run and self._started_ms is not None:
-                # a sink that reports no runs is described by its end points
-                self._record(self._started_ms, 0.0, event.playback_position)
             self._segments.popleft()
         self._started_ms, self._had_run = None, False
         if key is None:
@@ -216,7 +219,7 @@ class PlayoutAdapter:
                 at_ms=self._call.now_ms(),
                 speech_id=key,
                 interrupted=event.interrupted,
-                position_ms=max(0, round(event.playback_position * 1000)),
+                position_ms=max(0, round(position * 1000)),
                 aligned=event.synchronized_transcript is not None,
                 heard_text=event.synchronized_transcript,
             )

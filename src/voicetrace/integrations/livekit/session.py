@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from livekit import rtc
-from livekit.agents import AgentSession, llm
+from livekit.agents import NOT_GIVEN, AgentSession, llm
+from livekit.agents.utils import is_given
 from livekit.agents.voice import SpeechHandle, io
 from livekit.agents.voice import events as lk
 from opentelemetry import trace
@@ -260,10 +261,23 @@ class SessionTrace:
             if name is not None and name != semconv.LK_SPAN_USER_TURN:
                 return
             self._voice_on = True
-            call.emit(ev.UserSpeechStarted(at_ms=now, start_ms=at, source=TimingSource.LOCAL_VAD))
+            call.emit(ev.UserSpeechStarted(at_ms=now, start_ms=at, source=self._heard_by()))
         elif event.old_state == "speaking" and self._voice_on:
             self._voice_on = False
-            call.emit(ev.UserSpeechStopped(at_ms=now, end_ms=at, source=TimingSource.LOCAL_VAD))
+            call.emit(ev.UserSpeechStopped(at_ms=now, end_ms=at, source=self._heard_by()))
+
+    def _heard_by(self) -> TimingSource:
+        """Who tells of speech: a VAD in this process, else the recogniser, whose messages are received."""
+        session = self._session()
+        if session is None:
+            return TimingSource.LOCAL_VAD
+        own = session.current_agent.vad if _has_agent(session) else NOT_GIVEN
+        vad = own if is_given(own) else session.vad
+        return TimingSource.LOCAL_RECEIPT if vad is None else TimingSource.LOCAL_VAD
+
+    def turn_cleared(self) -> None:
+        """`clear_user_turn()`: what was said since the last turn is thrown away."""
+        self.call.emit(ev.UserTurnCleared(at_ms=self.call.now_ms()))
 
     def _on_transcript(self, event: lk.UserInputTranscribedEvent) -> None:
         self.call.emit(
@@ -480,6 +494,8 @@ class SessionTrace:
 
     def _user_item(self, item: llm.ChatMessage) -> None:
         typed = item.transcript_confidence is None  # spoken items always carry a float
+        if not typed and not item.raw_text_content and not self.realtime.active:
+            return  # a manual turn that is open at the close is committed, though nothing was said in it
         token: str | None = None
         if typed and self._typed:
             speech = self._speech_in_context()
