@@ -4,8 +4,8 @@
     python benchmarks/pipecat_overhead.py [--json]
 
 Cost: CPU time of one audio frame through an 8-stage pipeline of real role processors, with every hook of ours
-and without, in turn; the median of the differences. Alignment: a simulated 30-minute call, whose transport is 0.05 %
-slow and whose loop is late now and then, through the real playout clock and the real recording.
+and without, in turn; the median of the differences. Alignment: a simulated 30-minute call, whose transport is
+0.05 % slow and whose loop is late now and then, through the real playout clock and the real recording.
 """
 
 from __future__ import annotations
@@ -148,6 +148,8 @@ def measure_alignment(directory: Path) -> dict[str, float]:
     at, number = 500.0, 0
     while at < MINUTES * 60_000 - 12_000:  # replies of 8 s, one every 10 s
         start = at
+        # pushed just before the first chunk is written, in the same task
+        events.append((at, "speaks", np.zeros(0, np.int16)))
         for n in range(200):
             pcm = np.full(chunk, 100, np.int16)
             if n % 25 == 12:
@@ -173,11 +175,13 @@ def measure_alignment(directory: Path) -> dict[str, float]:
         if what == "caller":
             writer.write_caller(moment, pcm, RATE, 1)
             continue
+        if what == "speaks":
+            clock.speaks(moment)
+            continue
         if what.endswith("first"):
             if bracket is not None:
                 clock.end_run(bracket)
             bracket = Bracket(what, what)
-            clock.speaks(moment - pace)
         assert bracket is not None
         clock.chunk(bracket, moment, pcm.tobytes(), RATE, 1)
     assert bracket is not None
