@@ -62,7 +62,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV); the first time takes a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt pip
-	$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]' --group test --group lint
+	$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]' --group test --group judge-heavy --group lint
 	@touch $@
 
 clean: ## Remove what make made

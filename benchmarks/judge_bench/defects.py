@@ -119,8 +119,8 @@ def talk_over(the, seconds, _):
 def false_trigger(the, count, _):
     for line in _middle(the, count, 3.0):
         line.state, line.played = "interrupted", 1.8
-        following = the.lines[the.lines.index(line) + 1]
-        following.gap = 2.5
+        for following in the.lines[the.lines.index(line) + 1 :][:1]:
+            following.gap = 2.5
     return the
 
 

@@ -109,6 +109,14 @@ def test_interruptions_are_what_they_say(scene, tmp_path):
     assert 700 < found.value_ms < 1050
 
 
+def test_false_triggers_are_as_many_as_they_say_wherever_they_fall(scene, tmp_path):
+    for seed in range(500, 505):
+        for count in (1, 2, 3):
+            call = generate.render(defects.false_trigger(scene(seed), count, None), tmp_path / "c")
+            turns = timing.turns_of(call.messages, call.recording, None, None)
+            assert [o.kind for o in timing.overlaps_of(turns, None)] == ["false_trigger"] * count
+
+
 CHANGED = ("noise", "garble", "volume", "cutoff", "dropouts", "clipping", "fast", "slow")
 
 
