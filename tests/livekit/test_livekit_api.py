@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import voicetrace
 from voicetrace import settings
-from voicetrace.integrations.livekit import LiveKitInstrumentor, instrumentor, trace_session
+from voicetrace.integrations.livekit import LiveKitInstrumentor, instrumentor, package, trace_session
 
 ONE = Script(
     said=[Said(1, 2, "one"), Said(4, 5, "two")],
@@ -194,3 +195,15 @@ def test_the_private_switches_are_looked_up_and_not_relied_on(monkeypatch: pytes
     """A release without them leaves the text to our own switch."""
     monkeypatch.setattr(instrumentor, "telemetry", SimpleNamespace(utils=SimpleNamespace()))
     assert instrumentor.content_allowed()
+
+
+def test_the_extra_asks_for_the_releases_that_are_supported() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    extra = project["project"]["optional-dependencies"]["livekit"]
+    (wanted,) = [r.replace(" ", "") for r in extra if r.startswith("livekit-agents")]
+    (supported,) = [r.replace(" ", "") for r in package._instruments]
+    assert wanted == supported
+    oldest, newest = (".".join(map(str, v)) for v in (package.OLDEST, package.NEWEST))
+    assert wanted == f"livekit-agents>={oldest},<{newest.removesuffix('.0')}"
+    assert package.is_supported(package.TESTED[0])
+    assert package.is_supported(package.TESTED[-1])

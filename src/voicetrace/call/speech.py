@@ -243,6 +243,9 @@ class Speeches:
         if draft.aligned:
             pieces = [s.finish.heard_text for s in played if s.finish is not None]
             heard = "" if None in pieces else "".join(p for p in pieces if p).strip()
+            # played to its end, and not a word of it aligned: the alignment failed (T30)
+            draft.aligned = bool(heard) or None in pieces or draft.state is State.INTERRUPTED
+        if draft.aligned:
             draft.source_out = TextSource.PLAYOUT_ALIGNED
             self._set_text(draft, heard, generated=draft.words)
         else:
