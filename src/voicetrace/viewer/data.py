@@ -263,20 +263,20 @@ def _after(ms: int | None, end_ms: int | None) -> str:
 def _details(call: VoiceCall, message: VoiceMessage) -> Iterator[list[str]]:
     """The record itself, by its own names, for who looks closer."""
     yield ["id", words.shown(message.id)]
-    wire = message.to_wire()
     names = ["state", "committed", "text_status", "text_source", "start_ms", "end_ms", "timing_source"]
     if message.role is Role.USER:
         names += ["end_of_turn_ms", "transcript_final_ms"]
     else:
         names += ["interrupted_at_ms", "provider_audio_end_ms", "produced_by_span_id"]
     for name in names:
-        value = wire.get(name)
+        value = getattr(message, name)
         if value is None and name in _ON_CUT and message.state is not State.INTERRUPTED:
             continue  # it does not apply, which is not the same as not known
         if name == "committed":
             value = "yes" if value else "no"
-        said = words.NOT_KNOWN if value is None else words.shown(str(value))
-        yield [name, f"{said} ({words.timing(message)})" if name == "timing_source" and value else said]
+        if name == "timing_source":
+            value = words.timing(message)
+        yield [name, words.NOT_KNOWN if value is None else words.shown(str(value))]
     for s in message.selections:
         yield ["selection", f"{s.channel} {s.start_ms}–{s.end_ms} ms of {words.shown(s.segment_id)}"]  # noqa: RUF001
 

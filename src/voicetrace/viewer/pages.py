@@ -107,7 +107,7 @@ def _names(call_ids: Iterable[str]) -> list[str]:
     names: list[str] = []
     taken = {INDEX_NAME}
     for call_id in call_ids:
-        base = _UNSAFE.sub("_", call_id)[:_LONGEST].lstrip(".") or "call"
+        base = _UNSAFE.sub("_", call_id)[:_LONGEST].strip(".") or "call"
         name, number = f"{base}.html", 1
         while name.lower() in taken:
             number += 1

@@ -95,7 +95,8 @@ def timing(message: VoiceMessage) -> str:
     """Whose clock the bounds come from."""
     if message.timing_source is None:
         return NOT_KNOWN
-    return _TIMINGS.get(message.timing_source) or foreign(message.timing_source)
+    known = _TIMINGS.get(message.timing_source)
+    return foreign(message.timing_source) if known is None else f"{message.timing_source} ({known})"
 
 
 def no_audio(message: VoiceMessage) -> str:
