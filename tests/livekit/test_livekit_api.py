@@ -18,6 +18,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import voicetrace
 from voicetrace import settings
+from voicetrace.cli import doctor
+from voicetrace.cli.hooks import livekit_hooks
 from voicetrace.integrations.livekit import LiveKitInstrumentor, instrumentor, package, trace_session
 
 ONE = Script(
@@ -207,3 +209,37 @@ def test_the_extra_asks_for_the_releases_that_are_supported() -> None:
     assert wanted == f"livekit-agents>={oldest},<{newest.removesuffix('.0')}"
     assert package.is_supported(package.TESTED[0])
     assert package.is_supported(package.TESTED[-1])
+
+
+# -- doctor ----------------------------------------------------------------------------------------------
+def test_doctor_names_every_function_that_is_replaced(tmp_path: Path) -> None:
+    settings.configure(directory=tmp_path)
+    instrumentor = LiveKitInstrumentor().instrument(TracerProvider())
+    try:
+        replaced = {name for _, name, _, _ in instrumentor._patches._done}
+    finally:
+        instrumentor.uninstrument()
+        settings.reset()
+    named = {hook.rpartition(".")[2] for hook, _, _ in livekit_hooks(supported=True)}
+    assert replaced <= named
+    assert all(active for _, active, _ in livekit_hooks(supported=True))
+
+
+@pytest.mark.parametrize("name", ["start", "say", "generate_reply", "clear_user_turn"])
+def test_doctor_says_what_is_lost_without_a_hook(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AgentSession, name, None)
+    off = {hook: loss for hook, active, loss in livekit_hooks(supported=True) if not active}
+    assert list(off) == [f"AgentSession.{name}"]
+    assert all(off.values())
+
+
+@pytest.mark.parametrize("release", ["1.7.0", "1.9.0"])
+def test_doctor_says_what_is_lost_in_a_release_that_is_not_supported(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = doctor._installed
+    monkeypatch.setattr(doctor, "_installed", lambda n: release if n == "livekit-agents" else installed(n))
+    report = doctor.examine()
+    assert report.facts["livekit"]["version"].startswith(f"{release}, not supported; only public hooks")
+    off = [line for line in report.lost if line.startswith("LiveKit hook ")]
+    assert [line.split()[2] for line in off] == ["perform_llm_inference", "_realtime_generation_task"]

@@ -17,6 +17,7 @@ def livekit_hooks(*, supported: bool) -> Iterator[Hook]:
     """LiveKit's: public ones always, private ones in supported releases."""
     from livekit.agents import AgentSession
     from livekit.agents.voice import agent_activity, io
+    from livekit.agents.voice.recorder_io import RecorderIO
 
     from voicetrace.integrations.livekit.instrumentor import LLM_KEYWORDS
     from voicetrace.integrations.livekit.realtime import GENERATION_KEYWORDS
@@ -25,6 +26,8 @@ def livekit_hooks(*, supported: bool) -> Iterator[Hook]:
     yield "AgentSession.start", _has(AgentSession, "start"), "no call is captured"
     yield "AgentSession.say", _has(AgentSession, "say"), "texts of say() are missing"
     yield "AgentSession.generate_reply", _has(AgentSession, "generate_reply"), "typed input is numbered late"
+    cleared = "what an application threw away joins the next message"
+    yield "AgentSession.clear_user_turn", _has(AgentSession, "clear_user_turn"), cleared
     inference = getattr(agent_activity, "perform_llm_inference", None)
     fits = supported and takes_keywords(inference, LLM_KEYWORDS)
     yield "perform_llm_inference", fits, "a reply cut before its first sound has no text"
@@ -33,6 +36,8 @@ def livekit_hooks(*, supported: bool) -> Iterator[Hook]:
     yield "_realtime_generation_task", fits, "messages of one realtime response are not told apart"
     sink = all(_has(io.AudioOutput, name) for name in ("capture_frame", "flush"))
     yield "AudioOutput.capture_frame", sink, "the agent's audio is not recorded"
+    own = all(hasattr(RecorderIO, name) for name in ("recording_started_at", "output_path"))
+    yield "RecorderIO.recording_started_at", own, "LiveKit's own recording is not in step, nor adopted"
 
 
 def pipecat_hooks() -> Iterator[Hook]:
