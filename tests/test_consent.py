@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 import voicetrace
+from strategies import any_event, disturbed
+from strategies import scripted_call as scripted_events
 from voicetrace import events as ev
 from voicetrace import settings
 from voicetrace.agentclash import export_bundle, validate_bundle
-from voicetrace.call import fold
+from voicetrace.call import CallRecorder, fold
 from voicetrace.journal import FILE_NAME, read_journal_call
-from voicetrace.messages import TextSource, TextStatus, TimingSource, VoiceMessage
+from voicetrace.messages import State, TextSource, TextStatus, TimingSource, VoiceMessage
 from voicetrace.recovery import recover
 from voicetrace.testing import ScriptedCall, scripted_call
 from voicetrace.voice_call import VoiceCall
@@ -138,10 +143,7 @@ def test_consent_withdrawn_in_the_middle_of_a_reply_leaves_none_of_its_text() ->
     assert (message.text, message.generated_text) == (None, None)
     # it had been written, without text; that cannot become `not_captured` (contract, section 3)
     assert message.text_status is TextStatus.MISSING
-    assert recorder.warnings == [
-        "message s: consent ended in the middle of it; no text is kept",
-        "message a: a part of its text was not captured",
-    ]
+    assert recorder.warnings == ["message s: a part of it was said without consent; no text is kept"]
 
 
 def user_speaks(*, until_ms: int) -> list[ev.Event]:
@@ -163,7 +165,7 @@ def test_consent_withdrawn_in_the_middle_of_a_user_turn_leaves_none_of_its_text(
     (message,) = recorder.ordered()
     assert message.committed
     assert message.text is None
-    assert recorder.warnings == ["message vad_0: consent ended in the middle of it; no text is kept"]
+    assert recorder.warnings == ["message vad_0: a part of it was said without consent; no text is kept"]
     assert TextStatus.PARTIAL in {m.text_status for m in written}
     assert message.text_status is TextStatus.MISSING
 
@@ -179,6 +181,222 @@ def test_a_turn_that_began_before_consent_stays_unkept() -> None:
     ]
     (message,) = fold(told, strict=True).ordered()
     assert (message.text, message.text_status) == (None, TextStatus.NOT_CAPTURED)
+
+
+def tell(script: ScriptedCall, at_ms: int, event: type[ev.Event], **facts: Any) -> None:
+    script.clock.set_ms(at_ms)
+    script.live.emit(event(at_ms=at_ms, **facts))
+
+
+def everything(directory: Path, script: ScriptedCall) -> str:
+    """All that was kept of a finished call: its files and its spans."""
+    kept = b"".join(p.read_bytes() for p in directory.rglob("*") if p.is_file())
+    return kept.decode(errors="replace") + "".join(span.to_json() for span in script.spans())
+
+
+VAD, STT = TimingSource.LOCAL_VAD, TextSource.STT
+
+
+def test_what_was_said_before_consent_and_is_told_after_it_is_kept_nowhere(tmp_path: Path) -> None:
+    """A transcript comes after the speech; consent may come between them."""
+    script = scripted_call(tmp_path, consent="awaited")
+    tell(script, 500, ev.UserSpeechStarted, start_ms=500, source=VAD)
+    tell(script, 600, ev.SpeechCreated, speech_id="s", origin="reply")
+    tell(script, 700, ev.UserSpeechStopped, end_ms=700, source=VAD)
+    script.consent(800, given=True)
+    tell(script, 900, ev.UserTranscript, text="alpha-final", final=True, source=STT)
+    tell(script, 950, ev.UserMessageAdded, item_id="u", text="alpha-item", source=STT)
+    tell(script, 960, ev.SpeechText, speech_id="s", text="alpha-text", source=TextSource.TTS_INPUT)
+    tell(script, 970, ev.PlayoutStarted, speech_id="s", start_ms=970)
+    finished = {"interrupted": False, "position_ms": 500, "aligned": True, "heard_text": "alpha-heard"}
+    tell(script, 1470, ev.PlayoutFinished, speech_id="s", **finished)
+    tell(script, 1480, ev.AssistantMessageAdded, item_id="a", speech_id="s", text="alpha-added")
+    tell(script, 1490, ev.SpeechText, speech_id="gone", text="", source=TextSource.TTS_INPUT)
+    tell(script, 1500, ev.UserMessageAdded, item_id="u", text="alpha-again", source=STT)
+    script.user("kept-beta", 2000, 2500)
+    call = script.finish(3000)
+    assert "alpha" not in everything(tmp_path, script)
+    assert texts(call) == [
+        (None, TextStatus.NOT_CAPTURED),
+        (None, TextStatus.NOT_CAPTURED),
+        ("kept-beta", TextStatus.FINAL),
+    ]
+    assert call.messages[0].transcript_final_ms == 900
+    (live,) = voicetrace.read_calls(script.spans())
+    assert texts(live) == texts(call)
+
+
+def test_a_voice_that_was_heard_to_begin_before_consent_is_not_kept(tmp_path: Path) -> None:
+    """Voice activity is told late: its start counts, not when it was told."""
+    script = scripted_call(tmp_path, consent="awaited")
+    script.consent(800, given=True)
+    tell(script, 900, ev.UserSpeechStarted, start_ms=799, source=VAD)
+    tell(script, 1200, ev.UserSpeechStopped, end_ms=1200, source=VAD)
+    tell(script, 1300, ev.UserTranscript, text="alpha", final=True, source=STT)
+    tell(script, 1400, ev.UserMessageAdded, item_id="u", text="alpha", source=STT)
+    tell(script, 1500, ev.SpeechCreated, speech_id="s", origin="say")
+    tell(script, 1500, ev.PlayoutStarted, speech_id="s", start_ms=799)
+    tell(script, 1510, ev.SpeechText, speech_id="s", text="alpha", source=TextSource.TTS_INPUT)
+    tell(script, 1600, ev.SpeechEnded, speech_id="s")
+    call = script.finish(2000)
+    assert texts(call) == [(None, TextStatus.NOT_CAPTURED)] * 2
+    assert "alpha" not in everything(tmp_path, script)
+
+
+def test_a_voice_that_begins_with_consent_and_ends_with_it_is_kept(tmp_path: Path) -> None:
+    script = scripted_call(tmp_path, consent="awaited")
+    script.consent(800, given=True)
+    tell(script, 900, ev.UserSpeechStarted, start_ms=800, source=VAD)
+    tell(script, 1200, ev.UserSpeechStopped, end_ms=1200, source=VAD)
+    tell(script, 1250, ev.UserMessageAdded, item_id="u", text="beta", source=STT)
+    script.consent(1300, given=False)
+    call = script.finish(2000)
+    assert texts(call) == [("beta", TextStatus.FINAL)]
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "kept"),
+    [(100, 400, False), (100, 801, False), (700, 700, False), (800, 900, True)],
+)
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_noted_message_is_kept_by_when_it_was_said(
+    tmp_path: Path, role: Literal["user", "assistant"], start_ms: int, end_ms: int, kept: bool
+) -> None:
+    script = scripted_call(tmp_path, consent="awaited")
+    script.consent(800, given=True)
+    script.clock.set_ms(1000)
+    voicetrace.note_message(script.live, role=role, text="noted-alpha", start_ms=start_ms, end_ms=end_ms)
+    call = script.finish(2000)
+    assert [m.text for m in call.messages] == ["noted-alpha" if kept else None]
+    assert ("noted-alpha" in everything(tmp_path, script)) is kept
+
+
+def test_an_item_without_speech_is_kept_by_when_its_turn_ended(tmp_path: Path) -> None:
+    script = scripted_call(tmp_path, consent="awaited")
+    script.consent(800, given=True)
+    tell(script, 900, ev.UserMessageAdded, item_id="u", text="alpha", source=STT, end_of_turn_ms=799)
+    tell(script, 950, ev.UserMessageAdded, item_id="v", text="alpha", source=STT, transcript_final_ms=700)
+    tell(script, 990, ev.UserMessageAdded, item_id="w", text="beta", source=STT, end_of_turn_ms=800)
+    call = script.finish(2000)
+    assert [m.text for m in call.messages] == [None, None, "beta"]
+    assert "alpha" not in everything(tmp_path, script)
+
+
+def test_consent_that_goes_and_comes_in_the_middle_leaves_no_text(tmp_path: Path) -> None:
+    """The end of a text is told with consent, and is of a message that was partly said without."""
+    script = scripted_call(tmp_path)
+    tell(script, 100, ev.UserSpeechStarted, start_ms=100, source=VAD)
+    tell(script, 200, ev.UserTranscript, text="so", final=False, source=STT)
+    tell(script, 250, ev.SpeechCreated, speech_id="s", origin="reply")
+    tell(script, 250, ev.SpeechText, speech_id="s", text="far ", source=TextSource.TTS_INPUT)
+    tell(script, 300, ev.PlayoutStarted, speech_id="s", start_ms=300)
+    script.consent(400, given=False)
+    script.consent(500, given=True)
+    tell(script, 600, ev.UserTranscript, text="alpha-final", final=True, source=STT)
+    tell(script, 600, ev.UserSpeechStopped, end_ms=600, source=VAD)
+    tell(script, 700, ev.UserMessageAdded, item_id="u", text="alpha-item", source=STT)
+    tell(script, 710, ev.SpeechText, speech_id="s", text="alpha-text", source=TextSource.TTS_INPUT)
+    finished = {"interrupted": False, "position_ms": 500, "aligned": True, "heard_text": "alpha-heard"}
+    tell(script, 800, ev.PlayoutFinished, speech_id="s", **finished)
+    tell(script, 810, ev.AssistantMessageAdded, item_id="a", speech_id="s", text="alpha-added")
+    tell(script, 820, ev.SpeechEnded, speech_id="s")
+    call = script.finish(2000)
+    assert [(m.text, m.generated_text, m.text_status) for m in call.messages] == [
+        (None, None, TextStatus.MISSING)
+    ] * 2
+    assert "alpha" not in everything(tmp_path, script)
+
+
+def test_an_item_that_came_before_the_end_of_its_playout_is_withheld_too() -> None:
+    told = [
+        started(),
+        ev.SpeechCreated(at_ms=100, speech_id="s", origin="reply"),
+        ev.PlayoutStarted(at_ms=200, speech_id="s", start_ms=200),
+        ev.AssistantMessageAdded(at_ms=300, item_id="a", speech_id="s", text="all of it"),
+        ev.ConsentChanged(at_ms=400, given=False),
+        ev.PlayoutFinished(at_ms=900, speech_id="s", interrupted=False, position_ms=700),        ev.SpeechEnded(at_ms=900, speech_id="s"),
+    ]
+    (message,) = fold(told, strict=True).ordered()
+    assert (message.state, message.text, message.text_status) == (State.COMPLETE, None, TextStatus.MISSING)
+
+
+def test_a_reply_that_was_never_heard_keeps_what_was_known_of_it_with_consent() -> None:
+    """None of it was said; an unplayed message has its generated text (contract, section 2)."""
+    told = [
+        started(),
+        ev.SpeechCreated(at_ms=100, speech_id="s", origin="say"),
+        ev.SpeechText(at_ms=100, speech_id="s", text="first", source=TextSource.TTS_INPUT),
+        ev.PlayoutStarted(at_ms=200, speech_id="s", start_ms=200),
+        ev.ConsentChanged(at_ms=300, given=False),
+        ev.SpeechText(at_ms=400, speech_id="s", text=None, source=TextSource.TTS_INPUT),
+        ev.PlayoutFinished(at_ms=500, speech_id="s", interrupted=True, position_ms=0),
+        ev.SpeechEnded(at_ms=500, speech_id="s"),
+    ]
+    (message,) = fold(told, strict=True).ordered()
+    assert (message.state, message.text) == (State.UNPLAYED, "first")
+
+
+def test_a_reply_that_was_given_up_and_plays_without_consent_after_all_is_not_kept() -> None:
+    told = [
+        started(),
+        ev.SpeechCreated(at_ms=100, speech_id="s", origin="reply"),
+        ev.SpeechText(at_ms=100, speech_id="s", text="attempt", source=TextSource.TTS_INPUT),
+        ev.SpeechEnded(at_ms=200, speech_id="s", outcome="discarded"),
+        ev.ConsentChanged(at_ms=300, given=False),
+        ev.PlayoutStarted(at_ms=400, speech_id="s", start_ms=400),
+        ev.PlayoutFinished(at_ms=900, speech_id="s", interrupted=False, position_ms=500),
+    ]
+    (message,) = fold(told, strict=True).ordered()
+    assert (message.text, message.text_status) == (None, TextStatus.NOT_CAPTURED)
+
+
+def test_a_committed_user_who_still_speaks_when_consent_ends_is_not_kept() -> None:
+    """A realtime provider answers while somebody speaks; the transcript may come with consent again."""
+    told = [
+        started(),
+        ev.UserSpeechStarted(at_ms=100, start_ms=100, source=VAD, item_id="u"),
+        ev.ResponseStarted(at_ms=200, item_ids=("u",)),
+        ev.ConsentChanged(at_ms=300, given=False),
+        ev.ConsentChanged(at_ms=400, given=True),
+        ev.UserSpeechStopped(at_ms=500, end_ms=500, source=VAD, item_id="u"),
+        ev.UserTranscript(
+            at_ms=600, text="all", final=True, source=TextSource.REALTIME_INPUT_TRANSCRIPT, item_id="u"
+        ),
+    ]
+    (message,) = fold(told, strict=True).ordered()
+    assert (message.text, message.text_status) == (None, TextStatus.MISSING)
+
+
+def test_an_error_may_quote_what_was_said_before_consent(tmp_path: Path, caplog: Any) -> None:
+    script = scripted_call(tmp_path, consent="awaited")
+    script.consent(800, given=True)
+    tell(script, 900, ev.LLMStepStarted, span_id="0" * 15 + "1", trace_id="t", name="llm", context_ids=())
+    tell(script, 950, ev.LLMStepEnded, span_id="0" * 15 + "1", error="refused: alpha")
+    script.live.guard.failed("hook", ValueError("alpha"))
+    script.finish(2000)
+    assert "alpha" not in everything(tmp_path, script)
+    assert "alpha" not in caplog.text
+
+
+@given(
+    events=st.one_of(st.lists(any_event, max_size=25), disturbed(scripted_events(content=True))),
+    data=st.data(),
+)
+def test_the_journal_of_a_call_gives_the_same_messages(events: list[ev.Event], data: st.DataObject) -> None:
+    """Whatever happens, and however often consent goes and comes: what was dropped is of no record."""
+    script = scripted_call(None, consent="awaited")
+    written: list[ev.Event] = []
+    script.live.files.journal = written.append  # type: ignore[method-assign]
+    script.live.recorder = CallRecorder(strict=False)
+    script.live.emit(started(consent=False))
+    for event in events:
+        if data.draw(st.integers(0, 5)) == 0:
+            script.live.set_consent(given=data.draw(st.booleans()))
+        script.live.emit(event)
+    again = fold(written)
+    assert again.ordered() == script.live.recorder.ordered()
+    assert again.warnings == script.live.recorder.warnings
+    assert again.steps == script.live.recorder.steps
 
 
 def test_saying_it_twice_changes_nothing(tmp_path: Path) -> None:

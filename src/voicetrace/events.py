@@ -10,7 +10,7 @@ says that there was text and it was not captured, ``""`` that there was none.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +18,12 @@ from pydantic import TypeAdapter, ValidationError
 from voicetrace.messages import Channel, Role, TextSource, TimingSource
 
 CONTENT_FIELDS: Final = ("text", "heard_text")
+
+
+def without_content(event: Event) -> Event:
+    """The event with none of what was said in it; that there was text is still told."""
+    said = {f.name: None for f in fields(event) if f.name in CONTENT_FIELDS and getattr(event, f.name)}
+    return replace(event, **said) if said else event
 
 
 def valid_unicode(text: str) -> str:

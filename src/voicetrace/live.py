@@ -89,8 +89,9 @@ class LiveCall:
         self.recorder = CallRecorder(strict=strict)
         content = settings.content == "full" if content_captured is None else content_captured
         self._content = content
-        self._consented = settings.consent == "given"
-        self.guard = Guard(self.fault, private=lambda: not self._keeps_text or settings.redact is not None)
+        self._consented = self._all_consented = settings.consent == "given"
+        # an error may quote all that was said so far
+        self.guard = Guard(self.fault, private=lambda: not self._keeps_errors or settings.redact is not None)
         self.listeners: list[Listener] = []
         self.on_closed: list[Callable[[LiveCall], None]] = []
         self._lock = threading.RLock()
@@ -179,8 +180,13 @@ class LiveCall:
         """Journal an event, fold it, and pass on what it changed. Content is redacted first."""
         with self._lock:
             event = self._private(event)
-            self.files.journal(event)
-            change = self.recorder.apply(event)
+            kept = False
+            try:
+                change = self.recorder.apply(event)
+                kept = change.text_kept
+            finally:
+                # only the fold knows of whom a text is: one that comes now may be of what was said before
+                self.files.journal(event if kept or self._all_consented else ev.without_content(event))
             if change:
                 self._publish(change)
             self._arm_deadline()
@@ -202,7 +208,7 @@ class LiveCall:
         with self._lock:
             if self._closed or given is self._consented:
                 return
-            self._consented = given
+            self._consented, self._all_consented = given, False
             at_ms = self.now_ms()
             self.emit(ev.ConsentChanged(at_ms=at_ms, given=given))
             self.files.set_consent(at_ms, given=given)
@@ -211,26 +217,32 @@ class LiveCall:
     def _keeps_text(self) -> bool:
         return self._content and self._consented
 
+    @property
+    def _keeps_errors(self) -> bool:
+        """Whether nothing was said so far that may not be kept: errors quote what they were given."""
+        return self._content and self._all_consented
+
     def _private(self, event: ev.Event) -> ev.Event:
         """Drop or redact content before it is kept anywhere (architecture, "On the wire")."""
         redact = self.settings.redact
-        if self._keeps_text and redact is None:
-            return event
         changes: dict[str, Any] = {}
         for field in fields(event):
-            value = getattr(event, field.name) if field.name in (*ev.CONTENT_FIELDS, "error") else None
-            if not value:
+            is_error = field.name == "error"  # a provider's error may quote what it was asked
+            value = getattr(event, field.name) if is_error or field.name in ev.CONTENT_FIELDS else None
+            keeps = self._keeps_errors if is_error else self._keeps_text
+            if not value or (keeps and redact is None):
                 continue
-            # a provider's error may quote what it was asked
-            changes[field.name] = "error" if field.name == "error" else None
-            if self._keeps_text and redact is not None:
+            changes[field.name] = "error" if is_error else None
+            # also where no text is kept: its audio may be
+            if redact is not None and (keeps or (self.settings.mutes_redacted and not is_error)):
                 changes["redacted"] = True
                 try:
                     redacted: Any = redact(value)
                     if not isinstance(redacted, str):
                         raise TypeError(f"redact gave {type(redacted).__name__}, not a text")  # noqa: TRY301
-                    changes[field.name] = redacted
                     changes["redacted"] = redacted != value
+                    if keeps:
+                        changes[field.name] = redacted
                 except Exception as error:  # noqa: BLE001  the user's function; without it nothing is kept
                     self.guard.failed("redact", error)
         return replace(event, **changes) if changes else event

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from voicetrace import events as ev
 from voicetrace.call.drafts import Draft, SpeechDraft, UserDraft
 from voicetrace.messages import VoiceMessage
+
+E = TypeVar("E", bound=ev.Event)
 
 # What takes an event of each kind.
 Handlers = dict[type[ev.Event], Callable[[Any], None]]
@@ -21,8 +23,8 @@ class Book:
 
     started: ev.CallStarted | None = None
     ended: ev.CallEnded | None = None
-    consented: bool = True
-    """Whether what is said now may be kept."""
+    unconsented: list[tuple[int, int | None]] = field(default_factory=list)
+    """The stretches without consent, in call-ms; the end of the one that goes on is ``None``."""
     now_ms: int = 0
     warnings: list[str] = field(default_factory=list)
     drafts: dict[str, Draft] = field(default_factory=dict)
@@ -33,6 +35,8 @@ class Book:
     """The last snapshot of each record that was written."""
     touched: dict[int, Draft] = field(default_factory=dict)
     """What the current event may have changed."""
+    text_kept: bool = False
+    """Whether a record took the current event's text."""
     moved: list[tuple[str, str]] = field(default_factory=list)
     """The keys that the current event renamed: (old, new)."""
     _seq: int = 0
@@ -44,6 +48,40 @@ class Book:
     def content(self) -> bool:
         """Whether the call keeps texts now."""
         return self.consented and (self.started.content_captured if self.started else True)
+
+    @property
+    def consented(self) -> bool:
+        """Whether what is said now may be kept."""
+        return not self.unconsented or self.unconsented[-1][1] is not None
+
+    def consent(self, at_ms: int, *, given: bool) -> None:
+        """From now on what is said may be kept, or may not."""
+        if given and not self.consented:
+            start, _ = self.unconsented[-1]
+            self.unconsented[-1] = (start, max(start, at_ms))
+        elif not given and self.consented:
+            self.unconsented.append((at_ms, None))
+
+    def unkept(self, ranges: Iterable[tuple[int, int | None]]) -> bool:
+        """Whether any of it, in call-ms, was said without consent."""
+        return any(
+            (until is None or start < until) and (end is None or end > begin or start >= begin)
+            for start, end in ranges
+            for begin, until in self.unconsented
+        )
+
+    def withhold(self, draft: Draft) -> None:
+        """A part of it was said without consent: no text of it is kept."""
+        if draft.keeps_text:
+            draft.withhold()
+            self.touch(draft)
+            if draft.withheld:
+                self.warn(f"message {draft.key}: a part of it was said without consent; no text is kept")
+
+    def admit(self, draft: Draft, event: E) -> E:
+        """The event as this record may take it: without its text where it keeps none."""
+        self.text_kept = self.text_kept or draft.keeps_text
+        return event if draft.keeps_text else cast("E", ev.without_content(event))
 
     @property
     def uncommitted_timeout_ms(self) -> int:

@@ -36,8 +36,19 @@ class UserDraft:
     quiet_since_ms: int = 0
     answered: bool = False  # realtime: a response after the committing one was created
     muted: bool = False  # its text was redacted, so its audio is silenced
+    withheld: bool = False  # a part of it was said without consent, after it had been written
     visible: bool = False
     last: VoiceMessage | None = None
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether what it says may be kept."""
+        return self.captured and not self.withheld
+
+    @property
+    def ongoing(self) -> bool:
+        """Whether more of it may be said."""
+        return not self.settled or self.speaking
 
     @property
     def speaking(self) -> bool:
@@ -55,9 +66,10 @@ class UserDraft:
         return [(start, end) for start, end in self.ranges if end is not None]
 
     def withhold(self) -> None:
-        """Consent ended in the middle of it: half a text is none."""
-        self.finals, self.interim = [], ""
-        self.captured = self.captured and self.last is not None
+        """A part of it was said without consent: half a text is none."""
+        self.finals, self.interim = [""] * len(self.finals), ""
+        self.withheld = self.captured and self.last is not None
+        self.captured = self.withheld  # what was written cannot become `not_captured` (contract, section 3)
 
     @property
     def said(self) -> str:
@@ -117,8 +129,19 @@ class SpeechDraft:
     provider_audio_end_ms: int | None = None
     step: str | None = None
     muted: bool = False  # its text was redacted, so its audio is silenced
+    withheld: bool = False  # a part of it was said without consent, after it had been written
     visible: bool = False
     last: VoiceMessage | None = None
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether what it says may be kept."""
+        return self.captured and not self.withheld
+
+    @property
+    def ongoing(self) -> bool:
+        """Whether more of it may be said; what was given up as unwritten may still be (VT-18)."""
+        return not self.settled or not self.visible
 
     @property
     def playing(self) -> Playout | None:
@@ -127,10 +150,9 @@ class SpeechDraft:
         return last if last is not None and last.finish is None else None
 
     def withhold(self) -> None:
-        """Consent ended in the middle of it: half a text is none."""
-        if self.generated:
-            self.generated = [None]
-        self.captured = self.captured and self.last is not None
+        """A part of it was said without consent: half a text is none."""
+        self.withheld = self.captured and self.last is not None
+        self.captured = self.withheld  # what was written cannot become `not_captured` (contract, section 3)
 
     @property
     def words(self) -> str:
@@ -144,6 +166,11 @@ class SpeechDraft:
     def has_text(self) -> bool:
         """Whether there was text at all, captured or not."""
         return None in self.generated or self.item_text is None or bool(self.words)
+
+    def ranges_begun(self) -> list[tuple[int, int | None]]:
+        """As `ranges`, and where a segment began of which no end is known."""
+        begun = [(s.start_ms, None) for s in self.segments if s.start_ms is not None and s.finish is None]
+        return [*self.ranges(), *begun]
 
     def ranges(self) -> list[tuple[int, int]]:
         """What played of all segments, in call-ms."""

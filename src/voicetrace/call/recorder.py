@@ -50,6 +50,8 @@ class Change:
     """LLM steps whose outputs are now known; one comes again if a late item changed them."""
     muted: tuple[Stretch, ...] = ()
     """Stretches whose audio must go, because the text that was said there was redacted."""
+    text_kept: bool = False
+    """Whether a record took the event's text; else the text is nobody's, or of what may not be kept."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.moved or self.steps or self.muted)
@@ -152,6 +154,7 @@ class CallRecorder:
         book = self._book
         book.touched.clear()
         book.moved.clear()
+        book.text_kept = False
         self._steps.settled.clear()
         book.now_ms = max(book.now_ms, event.at_ms)
         if book.ended is None:
@@ -168,6 +171,8 @@ class CallRecorder:
         settled: list[VoiceMessage] = []
         muted: list[Stretch] = []
         for draft in sorted(self._book.touched.values(), key=lambda d: d.seq):
+            if self._book.unconsented and self._spoken_unkept(draft):
+                self._book.withhold(draft)
             if draft.muted:
                 muted += self._mute(draft)
             message = snapshot(draft, self._tape, call_ended=self._book.ended is not None)
@@ -188,7 +193,15 @@ class CallRecorder:
             if message.state is not State.OPEN:
                 settled.append(message)
         moved, steps = tuple(self._book.moved), tuple(self._steps.settled)
-        return Change(tuple(written), moved, tuple(settled), steps, tuple(muted))
+        kept = self._book.text_kept
+        return Change(tuple(written), moved, tuple(settled), steps, tuple(muted), text_kept=kept)
+
+    def _spoken_unkept(self, draft: Draft) -> bool:
+        """Whether it turns out that a part was said without consent, and its text is not written yet."""
+        written = draft.last is not None and draft.last.text_status is TextStatus.FINAL
+        ranges: Iterable[tuple[int, int | None]]
+        ranges = draft.ranges if isinstance(draft, UserDraft) else draft.ranges_begun()
+        return not written and self._book.unkept(ranges)
 
     def _mute(self, draft: Draft) -> list[Stretch]:
         """What of a redacted message's audio has not been silenced yet."""
@@ -205,7 +218,7 @@ class CallRecorder:
         book = self._book
         if book.started is None:
             book.started = e
-            book.consented = e.consent_given
+            book.consent(0, given=e.consent_given)
         elif not book.drafts and e == replace(
             book.started,
             content_captured=e.content_captured and book.started.content_captured,
@@ -226,13 +239,10 @@ class CallRecorder:
         book = self._book
         if book.consented and not e.given and book.ended is None:
             for draft in book.drafts.values():
-                if not draft.settled:
-                    draft.withhold()
-                    book.touch(draft)
-                    if draft.last is not None:  # written as it was: it cannot become `not_captured`
-                        book.warn(f"message {draft.key}: consent ended in the middle of it; no text is kept")
+                if draft.ongoing:
+                    book.withhold(draft)
             self._tape.withdrawn(e.at_ms)
-        book.consented = e.given
+        book.consent(e.at_ms, given=e.given)
 
     def _on_call_ended(self, e: ev.CallEnded) -> None:
         if self._book.ended is not None:

@@ -78,7 +78,9 @@ class Tape:
         if e.segment_id in self._segments:
             return
         start = max(0, e.start_ms)
-        ends = [at_ms for at_ms in self._withdrawn if at_ms >= start]
+        # of consent that was given again in the same ms in which it was withdrawn, the disk says the end
+        given = self._book.consented
+        ends = [at_ms for at_ms in self._withdrawn if at_ms > start or (at_ms == start and not given)]
         if self._book.ended is not None:  # a slow disk may learn of it after the end
             ends.append(max(start, self._book.ended.at_ms))
         self._segments[e.segment_id] = (start, min(ends, default=None))

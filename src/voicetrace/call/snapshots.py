@@ -45,6 +45,8 @@ def _user(draft: UserDraft, tape: Tape, call_ended: bool) -> VoiceMessage:
 def _user_text(draft: UserDraft, call_ended: bool) -> tuple[str | None, TextStatus]:
     if not draft.captured:
         return None, TextStatus.NOT_CAPTURED
+    if draft.withheld:
+        return None, TextStatus.MISSING
     if draft.last is not None and draft.last.text_status is TextStatus.FINAL:
         return draft.last.text, TextStatus.FINAL
     if draft.committed and draft.text:

@@ -41,7 +41,9 @@ class Speeches:
     def note(self, e: ev.MessageNoted, bounds: tuple[int, int] | None) -> None:
         """An assistant's message that the application tells of; its id is free."""
         draft = self._speech(e.message_id, "say")
-        draft.generated, draft.committed = [e.text], True
+        if bounds is not None and self._book.unkept([bounds]):
+            draft.captured = False
+        draft.generated, draft.committed = [self._book.admit(draft, e).text], True
         if bounds is not None and bounds[1] > bounds[0]:
             finish = ev.PlayoutFinished(
                 at_ms=e.at_ms,
@@ -108,6 +110,7 @@ class Speeches:
         draft = self._open_speech(e.speech_id, "text")
         if draft is None or e.text == "":
             return
+        e = self._book.admit(draft, e)
         if e.source in _GENERATED_SOURCES:
             draft.source = e.source
         draft.generated.append(e.text)
@@ -155,8 +158,11 @@ class Speeches:
 
     def _on_playout_finished(self, e: ev.PlayoutFinished) -> None:
         draft = self._playing_speech(e.speech_id)
-        if draft is None or any(s.finish == e for s in draft.segments):
-            return  # over, or said twice
+        if draft is None:
+            return
+        e = self._book.admit(draft, e)
+        if any(s.finish == e for s in draft.segments):
+            return  # said twice
         if e.position_ms > ABSURD_MS:
             self._book.warn(
                 f"message {draft.key}: a playout of {e.position_ms} ms cannot be; its end is left out"
@@ -189,7 +195,7 @@ class Speeches:
         if not draft.committed:
             draft.committed = True
             self._steps.committed(e.item_id)
-            draft.item_text, draft.cut = e.text, e.cut
+            draft.item_text, draft.cut = self._book.admit(draft, e).text, e.cut
             if e.redacted:
                 self._book.mute(draft)
             if draft.settled and not draft.visible and draft.has_text:
@@ -226,12 +232,13 @@ class Speeches:
                 return  # a discarded attempt or a tool-only step: never written
         if draft.has_text and not draft.words and draft.last is None:
             draft.captured = False
-        if None in draft.generated and draft.captured:
+        if None in draft.generated and draft.keeps_text:
             self._book.warn(f"message {draft.key}: a part of its text was not captured")
         draft.visible = True
         draft.source_out = draft.source
         if not played:
             draft.state = State.UNPLAYED
+            draft.withheld = False  # nothing was said: what was known before consent ended is kept
             self._set_text(draft, draft.words, generated=None)
             return
         cut = [s for s in played if s.finish is None or s.finish.interrupted]
@@ -266,8 +273,8 @@ class Speeches:
         return max(start, self._book.now_ms)
 
     def _set_text(self, draft: SpeechDraft, text: str, *, generated: str | None) -> None:
-        if not draft.captured:
-            return  # the snapshot says not_captured
+        if not draft.keeps_text:
+            return  # the snapshot says not_captured, or missing
         if generated and _letters(generated) == _letters(text):
             text, generated = generated, None  # all of it was heard; alignment may drop spaces
         if text:

@@ -75,12 +75,14 @@ class UserTurns:
     def note(self, e: ev.MessageNoted, bounds: tuple[int, int] | None) -> None:
         """A user message that the application tells of; its id is free."""
         user = self._new_user(e.message_id)
-        user.source, user.text = TextSource.TEXT_INPUT, (e.text or "").strip() or None
+        user.source = TextSource.TEXT_INPUT
         if bounds is not None:
+            user.captured = user.captured and not self._book.unkept([bounds])
             user.ranges = [bounds]
             user.timing = TimingSource.LOCAL_RECEIPT
         if e.redacted:
             self._book.mute(user)
+        user.text = (self._book.admit(user, e).text or "").strip() or None
         self._enter_conversation(user, e.message_id)
 
     def _waiting(self) -> Iterable[UserDraft]:
@@ -178,8 +180,11 @@ class UserTurns:
             return
         self._names_items = self._names_items or e.item_id is not None
         draft = self._user_by_item(e.item_id) or self._turn_for_transcript(e)
-        if draft is None or draft.last_final == e:
-            return  # nobody's, or said twice
+        if draft is None:
+            return  # nobody's
+        e = self._book.admit(draft, e)
+        if draft.last_final == e:
+            return  # said twice
         if e.redacted:
             self._book.mute(draft)
         draft.source = draft.source or _user_source(e.source)
@@ -317,7 +322,7 @@ class UserTurns:
             return
         draft = self._new_user(typed=True)
         draft.source = TextSource.TEXT_INPUT
-        draft.finals = [e.text or ""]
+        draft.finals = [self._book.admit(draft, e).text or ""]
         self._typed[e.token] = draft
         draft.visible = True
         self._book.touch(draft)
@@ -362,6 +367,10 @@ class UserTurns:
         return draft
 
     def _commit_user(self, draft: UserDraft, e: ev.UserMessageAdded) -> None:
+        told_ms = [(t, t) for t in (e.end_of_turn_ms, e.transcript_final_ms) if t is not None]
+        if not draft.ranges and self._book.unkept(told_ms):
+            self._book.withhold(draft)  # no more is known of when it was said
+        e = self._book.admit(draft, e)
         if e.redacted:
             self._book.mute(draft)
         late = draft.committed and draft.text is None
