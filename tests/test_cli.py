@@ -29,7 +29,7 @@ from voicetrace.otel.otlp_json import write_trace
 from voicetrace.testing import ScriptedCall, scripted_call
 
 RUN, AGENT = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
-COMMANDS = ("demo", "inspect", "bundle", "validate", "recover", "doctor")
+COMMANDS = ("demo", "inspect", "view", "bundle", "validate", "recover", "doctor")
 
 
 @pytest.fixture(autouse=True)
