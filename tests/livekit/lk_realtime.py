@@ -38,6 +38,7 @@ class Answer:
     tool: tuple[str, str] | None = None
     after: float = 0.1
     early_items: bool = True  # the response's own items enter the context at once (T20)
+    items_first: bool = False  # and even before the response is announced
 
 
 def capabilities(**changes: Any) -> llm.RealtimeCapabilities:
@@ -212,10 +213,12 @@ class FakeRealtimeSession(llm.RealtimeSession):
             user_initiated=user_initiated,
             response_id=f"resp_{self.responses}",
         )
+        own = [llm.ChatMessage(role="assistant", content=[], id=message.id) for message in answer.messages]
+        for item in own if answer.early_items and answer.items_first else ():
+            self._add(item)
         self.emit("generation_created", event)
-        if answer.early_items:
-            for message in answer.messages:
-                self._add(llm.ChatMessage(role="assistant", content=[], id=message.id))
+        for item in own if answer.early_items and not answer.items_first else ():
+            self._add(item)
         self._tasks.append(asyncio.create_task(self._stream(answer, messages, functions)))
         return event
 

@@ -84,6 +84,28 @@ def test_two_calls_in_one_task_stay_apart_although_one_is_the_others_parent(tmp_
     assert len(first.llm_steps) == len(second.llm_steps) == 1
 
 
+def test_two_calls_at_once_in_one_task_stay_apart_although_one_is_the_others_child(tmp_path: Path) -> None:
+    async def at_once(log: FrameworkLog) -> list[Stage]:
+        stages = [build(ONE, log), build(TWO, FrameworkLog())]
+        for stage in stages:
+            await stage.session.start(stage.script.agent())
+        await asyncio.sleep(6)
+        for stage in stages:
+            await stage.session.aclose()
+            assert stage.synchronizer is not None
+            await stage.synchronizer.aclose()
+        return stages
+
+    outcome = check(run_scripts(at_once, tmp_path))
+    first, second = sorted(outcome.calls, key=lambda c: c.messages[0].text or "")
+    parents = {f"{s.context.span_id:016x}": s.parent for s in outcome.spans_named("agent_session")}
+    inner = parents[second.span_id or ""]
+    assert inner is not None
+    assert f"{inner.span_id:016x}" == first.span_id  # and it is still open (T9)
+    assert [m.text for m in first.messages] == ["one", "First answer"]
+    assert [m.text for m in second.messages] == ["two", "Second answer here"]
+
+
 def test_a_session_that_is_started_again_is_another_call(tmp_path: Path) -> None:
     async def twice(log: FrameworkLog) -> list[Stage]:
         stage = build(Script(), log)

@@ -84,6 +84,22 @@ def test_a_turn_and_its_answer(play: Any) -> None:
     assert [s.name for s in call.call.llm_steps] == ["realtime_inference"]
 
 
+def test_t20_a_response_does_not_have_its_own_output_in_context(play: Any) -> None:
+    one = script(
+        [
+            Heard(1, 2, "item_u1", "help me", Answer([Message("msg_1", "Sure")], items_first=True)),
+            Heard(4, 5, "item_u2", "more", Answer([Message("msg_2", "Yes")], items_first=True)),
+        ],
+        until=8,
+    )
+    call = play(one)
+    assert [m["text"] for m in call.named()] == ["help me", "Sure", "more", "Yes"]
+    assert [(s["context"], s["output"]) for s in call.steps()] == [
+        (["u1"], ["a1"]),
+        (["u1", "a1", "u2"], ["a2"]),
+    ]
+
+
 # -- the user ------------------------------------------------------------------------------------------
 def test_the_silence_that_the_server_waits_is_taken_off_when_it_is_known(play: Any) -> None:
     answer = Answer([Message("msg_1", "Sure")])

@@ -140,6 +140,13 @@ def test_a_recording_that_begins_in_mid_speech_keeps_its_offset(play: Any, adopt
     assert call.call.clip(call.call.messages[0]).duration_ms == 4 * 200
 
 
+def test_without_a_recording_of_ours_speech_alone_keeps_the_origin_where_it_is(play: Any) -> None:
+    call = play(script(agent=lambda: Greeter(instructions="x", id="agent")), audio="off")
+    assert call.call.origin_unix_ms == EPOCH * 1000
+    assert list(call.call.warnings) == ["LiveKit's own recording begins +300 ms from call-ms 0"]
+    assert call.call.messages[0].start_ms == 100
+
+
 def shout(text: str) -> str:
     return text.upper()
 
