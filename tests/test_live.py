@@ -23,6 +23,9 @@ from voicetrace import live
 from voicetrace.journal import journals_in, read_journal_call
 from voicetrace.live import LiveCall
 from voicetrace.messages import TextSource, TimingSource
+from voicetrace.otel.encode import sdk_version
+from voicetrace.otel.hold import LinkingExporter
+from voicetrace.otel.links import StepLinks
 from voicetrace.settings import Settings
 from voicetrace.writer import WRITER
 
@@ -187,6 +190,36 @@ def test_the_call_span_is_rewritten_less_often_when_that_takes_longer(monkeypatc
     assert len(written) == writes
     made.close("done")
     assert len(written) == writes + 1
+
+
+@pytest.mark.skipif(sdk_version() < (1, 45), reason="older SDKs drop maps")
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_structured_map_costs_a_running_call_nothing(monkeypatch, wrapped):
+    """The SDK copies it value by value; a wrapped exporter gets it on the writer thread."""
+    monkeypatch.setattr(live, "LINKS", links := StepLinks())
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    exporter = LinkingExporter(memory, links=links) if wrapped else memory
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    span = provider.get_tracer("test").start_span("call")
+    made = LiveCall(
+        settings=Settings(directory=None, structured_messages=True),
+        framework="test",
+        tracer_provider=provider,
+    )
+    made.bind_span(span)
+
+    def on_the_span():
+        return span.attributes["voice.messages"]
+
+    made.emit(ev.UserMessageAdded(at_ms=1, item_id="item", text="yes", source=TextSource.TEXT_INPUT))
+    assert json.loads(on_the_span())["item"]["text"] == "yes"
+    made.close("done")
+    assert isinstance(on_the_span(), str) is wrapped
+    span.end()
+    assert WRITER.drain(10)
+    provider.shutdown()
+    (call,) = [s for s in memory.get_finished_spans() if s.name == "call"]
+    assert call.attributes["voice.messages"]["item"]["text"] == "yes"
 
 
 class ForeignLoop(asyncio.SelectorEventLoop):

@@ -17,6 +17,7 @@ from voicetrace.messages import Role, Selection, State, TextStatus, VoiceMessage
 from voicetrace.otel import encode
 from voicetrace.otel.encode import (
     DEFAULT_MAX_BYTES,
+    Entries,
     call_attributes,
     encode_entry,
     encode_messages,
@@ -157,6 +158,30 @@ def test_a_byte_budget_says_what_is_left_out():
 
 def test_nothing_is_done_on_a_span_that_does_not_record():
     assert set_call_attributes(INVALID_SPAN, fragments(3), max_bytes=2) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("ndc"), st.integers(0, 9)), max_size=40))
+def test_entries_are_what_encoding_every_message_in_order_would_give(steps):
+    """n: a new message of that seq, d: it is dropped, as a renamed key is, c: it changes."""
+    entries, there = Entries(), {}
+    for revision, (step, seq) in enumerate(steps):
+        if (step == "n" and seq not in there) or (step == "c" and seq in there):
+            there[seq] = message(seq, f"text {revision}")
+            entries.put(there[seq])
+        elif step == "d":
+            entries.drop(f"item_{seq}")
+            there.pop(seq, None)
+        assert entries.fragments() == [(m.id, encode_entry(m)) for _, m in sorted(there.items())]
+
+
+def test_only_what_changed_is_encoded_again(monkeypatch):
+    encoded = []
+    monkeypatch.setattr(encode, "encode_entry", lambda m: encoded.append(m.id) or "{}")
+    entries = Entries()
+    for n in range(300):
+        entries.put(message(n))
+        entries.fragments()
+    assert encoded == [f"item_{n}" for n in range(300)]
 
 
 @pytest.mark.skipif(sdk_version() < (1, 45), reason="older SDKs drop maps")

@@ -32,8 +32,8 @@ from voicetrace.files import MESSAGES_NAME, TRACE_NAME, CallFiles
 from voicetrace.guard import Guard
 from voicetrace.messages import LLMStep, VoiceMessage
 from voicetrace.otel.attributes import call_attributes, call_document, step_attributes
+from voicetrace.otel.encode import Entries, id_list, set_call_attributes, value_length_limit
 from voicetrace.otel.encode import call_attributes as encode_call
-from voicetrace.otel.encode import encode_entry, id_list, set_call_attributes, value_length_limit
 from voicetrace.otel.links import LINKS
 from voicetrace.otel.records import MessageRecords
 from voicetrace.writer import WRITER, Writer
@@ -100,14 +100,14 @@ class LiveCall:
         self._own_span = False
         self._span_written_at = 0.0
         self._span_pause_s = SPAN_INTERVAL_S
-        self._entries: dict[str, str] = {}  # message id -> encoded entry, for joining without re-encoding
+        self._entries = Entries()
         self._revisions: dict[str, int] = {}
         self._expected: set[str] = set()
         self._records = MessageRecords(settings.message_records, tracer_provider)
         self._deadline: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._late = False  # a message changed after the final write
+        self._late = False  # the map on the call span is not what its exported copy should have
         self._provider_gone = False
         self._conversation_id = conversation_id
         _CALLS.add(self)
@@ -249,9 +249,9 @@ class LiveCall:
 
     def _publish(self, change: Change) -> None:
         for old, _ in change.moved:
-            self._entries.pop(old, None)
+            self._entries.drop(old)
         for message in change.messages:
-            self._entries[message.id] = encode_entry(message)
+            self._entries.put(message)
             self._late = True
         for step in change.steps:
             self._resolve_step(step)
@@ -365,20 +365,22 @@ class LiveCall:
         if self._span is None or not self._span.is_recording():
             return
         self._span_written_at = self._clock.now()
-        self._late = False
+        # the SDK copies a structured map value by value: the loop has no time for it while a call runs, nor
+        # at its end where an exported copy gets it on the writer thread
+        structured = self.settings.structured_messages
+        copied = bool(LINKS.exporters()) and value_length_limit(self._span) is None  # it cuts texts in here
+        here = structured and final and not copied
+        self._late = structured and not here
         began = time.perf_counter()
         set_call_attributes(
             self._span,
-            self._fragments(),
+            self._entries.fragments(),
             attributes=self._span_attributes(final=final),
             messages_uri=self.files.messages_uri,
             max_bytes=self.settings.max_messages_bytes,
-            structured=self.settings.structured_messages,
+            structured=here,
         )
         self._span_pause_s = max(SPAN_INTERVAL_S, _SPAN_SHARE * (time.perf_counter() - began))
-
-    def _fragments(self) -> list[tuple[str, str]]:
-        return [(m.id, self._entries[m.id]) for m in self.recorder.ordered()]
 
     def _span_attributes(self, *, final: bool) -> dict[str, Any]:
         attributes = call_attributes(self.recorder, final=final)
@@ -478,27 +480,28 @@ class LiveCall:
     def _finished(self) -> None:
         """On the writer thread: everything is on disk; let the call span go with the finished recording."""
         with self._lock:
-            if self._span is not None:
-                span_id = self._span.get_span_context().span_id
-                if format_span_id(span_id) in self._expected:
-                    late = self._span_attributes(final=True)
-                    late = {
-                        k: late[k] for k in (semconv.VOICE_RECORDING, semconv.VOICE_WARNINGS) if k in late
-                    }
-                    if self._late:  # told by a slow disk, or a transcript that came after the end
-                        late = encode_call(
-                            self._fragments(),
-                            attributes=late,
-                            messages_uri=self.files.messages_uri,
-                            max_bytes=self.settings.max_messages_bytes,
-                            max_chars=value_length_limit(self._span),
-                            structured=self.settings.structured_messages,
-                        )
-                    LINKS.resolve(span_id, late)
-                    self._expected.discard(format_span_id(span_id))
-            for span_id_hex in self._expected:
-                LINKS.resolve(span_id_hex, {})
-            self._expected.clear()
+            expected, self._expected = self._expected, set()
+            late = self._span_attributes(final=True)
+            late = {k: late[k] for k in (semconv.VOICE_RECORDING, semconv.VOICE_WARNINGS) if k in late}
+            # told by a slow disk, or a transcript that came after the end
+            fragments = self._entries.fragments() if self._late else None
+        # not under the lock: the loop may want it for another late fact
+        if self._span is not None:
+            span_id = format_span_id(self._span.get_span_context().span_id)
+            if span_id in expected:
+                if fragments is not None:
+                    late = encode_call(
+                        fragments,
+                        attributes=late,
+                        messages_uri=self.files.messages_uri,
+                        max_bytes=self.settings.max_messages_bytes,
+                        max_chars=value_length_limit(self._span),
+                        structured=self.settings.structured_messages,
+                    )
+                LINKS.resolve(span_id, late)
+                expected.discard(span_id)
+        for span_id in expected:
+            LINKS.resolve(span_id, {})
         _FINISHING.discard(self)
         for callback in self.on_closed:
             try:

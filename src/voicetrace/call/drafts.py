@@ -183,6 +183,7 @@ class StepDraft:
 
     event: ev.LLMStepStarted
     context_ids: tuple[str | None, ...]
+    doubtful: set[str] = field(default_factory=set)  # of the context: not in the conversation yet
     outputs: list[str] = field(default_factory=list)
     speeches: set[str] = field(default_factory=set)
     awaited: bool = False  # speeches of it may still be named

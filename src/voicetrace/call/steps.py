@@ -53,15 +53,27 @@ class Steps:
 
     def close(self) -> None:
         """The call is over: no step waits any longer."""
+        touched = {d.speech_id for d in self._book.touched.values() if isinstance(d, SpeechDraft)}
         for step in self._steps.values():
-            self._settle(step)
+            # of those that were settled, only what this end may have changed: a call has many steps
+            doubted = step.context_ids is not step.event.context_ids
+            if (
+                not step.settled
+                or doubted
+                or not self._attempted_ids.isdisjoint(step.doubtful)
+                or not touched.isdisjoint(step.speeches)
+            ):
+                self._settle(step)
 
     def _on_started(self, e: ev.LLMStepStarted) -> None:
         if not is_span_id(e.span_id) or self._book.ended is not None:
             return
         if e.answers is not None and e.answers not in self._committed_ids:
             self._attempted_ids.add(e.answers)
-        step = self._steps.setdefault(e.span_id, StepDraft(event=e, context_ids=e.context_ids))
+        doubtful = {i for i in e.context_ids if i is not None} - self._committed_ids
+        step = self._steps.setdefault(
+            e.span_id, StepDraft(event=e, context_ids=e.context_ids, doubtful=doubtful)
+        )
         step.awaited = step.awaited or e.awaits_speech
         if e.speech_id is not None:
             self._link(step, e.speech_id)
@@ -118,7 +130,7 @@ class Steps:
         # attempts at a turn that went on: their user item never entered the conversation
         attempts = self._attempted_ids
         step.context_ids = step.event.context_ids
-        if not attempts.isdisjoint(step.context_ids):
+        if not attempts.isdisjoint(step.doubtful):
             step.context_ids = tuple(None if i in attempts else i for i in step.context_ids)
         step.speculative = not step.outputs and (
             (step.event.answers is not None and step.event.answers in attempts)

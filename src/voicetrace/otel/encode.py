@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -39,6 +40,35 @@ class EncodedMessages:
     json: str
     omitted: int
     kept: int
+
+
+class Entries:
+    """The entries of a call's map while it grows: each encoded when it changes, all in order of ``seq``.
+
+    So that writing the map on the event loop costs a copy, however long the call is.
+    """
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, str]] = []
+        self._encoded: dict[str, str] = {}
+
+    def put(self, message: VoiceMessage) -> None:
+        """Encode a message that is new, or has changed."""
+        if message.id not in self._encoded:
+            insort(self._order, (message.seq, message.id))
+        self._encoded[message.id] = encode_entry(message)
+
+    def drop(self, message_id: str) -> None:
+        """Forget a key that was renamed; one that is not there is nothing."""
+        if self._encoded.pop(message_id, None) is not None:
+            # what is renamed is a message that goes on, so it stands near the end
+            at = next(n for n in range(len(self._order) - 1, -1, -1) if self._order[n][1] == message_id)
+            del self._order[at]
+
+    def fragments(self) -> list[Fragment]:
+        """The ``(id, entry JSON)`` pairs as they stand now."""
+        encoded = self._encoded
+        return [(message_id, encoded[message_id]) for _, message_id in self._order]
 
 
 def encode_entry(message: VoiceMessage) -> str:
