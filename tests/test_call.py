@@ -1137,6 +1137,23 @@ def test_a_channel_that_is_not_recorded_gives_no_selection():
     assert only(call(*recording(0, channels=(Channel.AGENT,)), begin(100), stop(400))).selections == []
 
 
+def test_what_plays_where_nothing_is_recorded_keeps_its_bounds_and_has_no_selections():
+    def elsewhere(speech, start, end, *, recorded):
+        yield ev.PlayoutStarted(at_ms=start, speech_id=speech, start_ms=start, recorded=recorded)
+        yield ev.PlayoutRun(at_ms=end, speech_id=speech, start_ms=start, end_ms=end)
+        yield ev.PlayoutFinished(at_ms=end, speech_id=speech, interrupted=False, position_ms=end - start)
+
+    r = call(
+        *recording(0, channels=(Channel.AGENT,)),
+        ev.SpeechCreated(at_ms=10, speech_id="s", origin="say"),
+        *elsewhere("s", 100, 300, recorded=False),
+        *elsewhere("s", 500, 900, recorded=True),
+    )
+    message = only(r)
+    assert (message.start_ms, message.end_ms) == (100, 900)
+    assert [(s.start_ms, s.end_ms) for s in message.selections] == [(500, 900)]
+
+
 def test_the_recording_has_its_digest_only_when_finished():
     r = call(*recording(0))
     assert (r.recording.sha256, r.recording.duration_ms) == (None, None)

@@ -215,10 +215,14 @@ class SpeechText(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayoutStarted(Event):
-    """The first sample of a segment of the speech began to play at `start_ms`."""
+    """The first sample of a segment of the speech began to play at `start_ms`.
+
+    Not `recorded`: it plays somewhere else than what the recording's agent channel holds.
+    """
 
     speech_id: str
     start_ms: int
+    recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +246,7 @@ class PlayoutStopped(Event):
 class PlayoutFinished(Event):
     """A segment's playout is over. `position_ms` of it played; `heard_text` is aligned to that, if known.
 
-    `aligned` false: the sink has no alignment, `heard_text` is meaningless.
+    `aligned` false: the sink has no alignment; `heard_text` is what had come to it of a realtime transcript.
     """
 
     speech_id: str

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from pc_doubles import FakeLLM, Reply, Said
+from pc_doubles import LEAD_S, RATE, FakeLLM, Reply, Said, word_samples
 from pc_record import Outcome, check, noise, record, said, spoke
 from pc_script import Parts, Script, plain, push, say, sentences, words
 from pipecat.frames import frames
 from pipecat.pipeline.llm_switcher import LLMSwitcher
 from pipecat.pipeline.parallel_pipeline import ParallelPipeline
 from pipecat.pipeline.service_switcher import ServiceSwitcher
-from pipecat.processors.frame_processor import FrameProcessor
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.llm_service import FunctionCallParams
 from pipecat.transports.base_transport import TransportParams
 from pipecat.turns.empty_user_turn import EmptyUserTurnConfig
@@ -34,6 +35,7 @@ from voicetrace.demo.doubles_pipecat import SimOutput
 
 LONG = "One two three four five six seven eight. Nine ten eleven twelve thirteen fourteen."
 STORY = {"story": Reply(LONG), "*": Reply("Okay.")}
+LEAD = int(LEAD_S * RATE)
 
 
 @pytest.fixture
@@ -725,3 +727,121 @@ def test_the_livekit_transports_cleared_buffer_is_said_in_the_record(play: Any) 
         ),
     )
     assert call.named()[1]["state"] == "interrupted"
+
+
+# -- several outputs -----------------------------------------------------------------------------------
+class Party(SimOutput):
+    """A transport with a second destination, ``b``; what is sent to both sounds at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(lead_ms=0)
+        self._params.audio_out_destinations = ["b"]
+
+    async def register_audio_destination(self, destination: str) -> None:
+        pass
+
+    async def write_audio_frame(self, frame: frames.OutputAudioRawFrame) -> bool:
+        await asyncio.sleep(len(frame.audio) / 2 / frame.sample_rate)
+        return True
+
+
+class Route(FrameProcessor):
+    """Sends every second utterance to destination ``b``."""
+
+    def __init__(self) -> None:
+        super().__init__(name="route")
+        self._seen: list[str] = []
+
+    async def process_frame(self, frame: frames.Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        context_id = getattr(frame, "context_id", None)
+        if isinstance(frame, frames.TTSStartedFrame):
+            self._seen.append(str(context_id))
+        if context_id in self._seen[1::2]:
+            frame.transport_destination = "b"
+        await self.push_frame(frame, direction)
+
+
+def test_what_plays_at_another_destination_than_the_recorded_one_has_bounds_and_no_selections(
+    play: Any,
+) -> None:
+    def routed(parts: Parts) -> list[FrameProcessor]:
+        return [*plain(parts)[:5], Route(), *plain(parts)[5:]]
+
+    call = play(
+        lambda: Script(
+            at=[
+                (0.2, say("One two three four five six seven eight nine ten")),
+                (0.3, say("Eleven twelve")),
+            ],
+            speaker=Party,
+            shape=routed,
+            until=5,
+        ),
+        warnings=(
+            (
+                "the audio sent to destination 'b' is not recorded: "
+                "the agent's channel holds what the default destination played"
+            ),
+        ),
+        clips=False,
+    )
+    a1, a2 = call.named()
+    assert a1 == spoke("a1", 0, "One two three four five six seven eight nine ten", [(320, 2360)])
+    ((start, end),) = [(a2["start_ms"], a2["end_ms"])]
+    assert 320 < start < end < 2360  # at the same time as the first
+    # its words come after the frame that should have them appended: Pipecat's context never has them
+    assert a2 == spoke("a2", 1, "Eleven twelve", [(start, end)], selections=[], committed=False)
+    assert call.stage.texts()[1:] == [("assistant", a1["text"])]
+    assert end - start == 440
+    clip = call.call.clip(call.call.messages[0])  # nothing else is in it
+    spoken = [word_samples(n) for n in range(10)]
+    assert np.array_equal(clip.samples, np.concatenate([np.zeros(LEAD, np.int16), *spoken]))
+
+
+def test_a_destination_that_is_not_recorded_may_be_cut_while_the_other_plays(play: Any) -> None:
+    def routed(parts: Parts) -> list[FrameProcessor]:
+        return [*plain(parts)[:5], Route(), *plain(parts)[5:]]
+
+    call = play(
+        lambda: Script(
+            at=[
+                (0.2, say("One two three four five six seven eight nine ten", interruptible=False)),
+                (0.3, say("Eleven twelve thirteen fourteen fifteen sixteen seventeen")),
+            ],
+            said=[Said(1.4, 2, "stop")],
+            speaker=Party,
+            shape=routed,
+            until=5,
+        ),
+        warnings=(
+            (
+                "the audio sent to destination 'b' is not recorded: "
+                "the agent's channel holds what the default destination played"
+            ),
+        ),
+        clips=False,
+    )
+    a1, a2 = call.named()[:2]
+    assert (a1["state"], a1["end_ms"]) == ("complete", 2360)
+    assert (a2["state"], a2["selections"]) == ("interrupted", [])
+    assert 1600 <= a2["end_ms"] == a2["interrupted_at_ms"] <= 1680
+
+
+def test_what_two_transports_play_at_once_is_one_message(tmp_path: Path) -> None:
+    def twice(parts: Parts) -> list[FrameProcessor]:
+        return [*plain(parts)[:6], SimOutput(lead_ms=0, name="second"), parts.assistant]
+
+    def barge_in(**changes: Any) -> Script:
+        return Script(said=BARGE_IN, replies=STORY, speaker=first, until=10, **changes)
+
+    def first() -> SimOutput:
+        return SimOutput(lead_ms=0, name="first")
+
+    audio = {"configure": {"audio": "agent"}}
+    alone = check(record(barge_in, tmp_path / "one", **audio))
+    both = check(
+        record(lambda: barge_in(shape=twice), tmp_path / "two", **audio),
+        warnings=["the audio sent to second is not recorded: the agent's channel holds what first played"],
+    )
+    assert both.named() == alone.named()

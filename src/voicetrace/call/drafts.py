@@ -85,6 +85,7 @@ class Playout:
     runs: list[tuple[int, int]] = field(default_factory=list)
     stopped_ms: int | None = None
     finish: ev.PlayoutFinished | None = None
+    recorded: bool = True  # the recording's agent channel holds it
 
     @property
     def played(self) -> bool:
@@ -167,6 +168,11 @@ class SpeechDraft:
         """Whether there was text at all, captured or not."""
         return None in self.generated or self.item_text is None or bool(self.words)
 
+    def unfinished(self) -> list[int]:
+        """From when on it played where no end of that was told."""
+        told = [(s.runs[-1][1] if s.runs else s.start_ms) for s in self.segments if s.finish is None]
+        return [start for start in told if start is not None]
+
     def ranges_begun(self) -> list[tuple[int, int | None]]:
         """As `ranges`, and where a segment began of which no end is known."""
         begun = [(s.start_ms, None) for s in self.segments if s.start_ms is not None and s.finish is None]
@@ -175,6 +181,10 @@ class SpeechDraft:
     def ranges(self) -> list[tuple[int, int]]:
         """What played of all segments, in call-ms."""
         return [r for segment in self.segments for r in segment.ranges()]
+
+    def recorded_ranges(self) -> list[tuple[int, int]]:
+        """Those of them whose audio is in the recording."""
+        return [r for segment in self.segments if segment.recorded for r in segment.ranges()]
 
 
 @dataclass(slots=True)

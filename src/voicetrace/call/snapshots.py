@@ -58,12 +58,14 @@ def _user_text(draft: UserDraft, call_ended: bool) -> tuple[str | None, TextStat
 
 
 def _assistant(draft: SpeechDraft, tape: Tape) -> VoiceMessage:
-    ranges = [] if draft.state is State.UNPLAYED else draft.ranges()
+    unplayed = draft.state is State.UNPLAYED
+    ranges = [] if unplayed else draft.ranges()
+    recorded = [] if unplayed or draft.muted else draft.recorded_ranges()
     # a start counts once something is known to have played: it may turn out that nothing did
     over = draft.state is not State.OPEN
     begun = [s.start_ms for s in draft.segments if s.played or (over and s.finish is None)]
     starts = [s for s, _ in ranges] + [s for s in begun if s is not None]
-    played = draft.state is not State.UNPLAYED and bool(starts)
+    played = not unplayed and bool(starts)
     return VoiceMessage(
         id=draft.key,
         role=Role.ASSISTANT,
@@ -79,6 +81,6 @@ def _assistant(draft: SpeechDraft, tape: Tape) -> VoiceMessage:
         timing_source=TimingSource.LOCAL_PLAYOUT if played else None,
         interrupted_at_ms=draft.interrupted_at_ms,
         provider_audio_end_ms=draft.provider_audio_end_ms,
-        selections=[] if draft.muted else tape.selections(ranges, Channel.AGENT),
+        selections=tape.selections(recorded, Channel.AGENT),
         produced_by_span_id=draft.step,
     )

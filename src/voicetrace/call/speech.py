@@ -124,7 +124,7 @@ class Speeches:
         draft = self._playing_speech(e.speech_id)
         if draft is None or draft.playing is not None or any(s.start_ms == start for s in draft.segments):
             return
-        draft.segments.append(Playout(start_ms=start))
+        draft.segments.append(Playout(start_ms=start, recorded=e.recorded))
         self._reveal(draft)
         self._book.touch(draft)
 
@@ -256,7 +256,13 @@ class Speeches:
             draft.source_out = TextSource.PLAYOUT_ALIGNED
             self._set_text(draft, heard, generated=draft.words)
         else:
-            self._set_text(draft, draft.words, generated=None)
+            self._set_text(draft, self._passed(draft, played) or draft.words, generated=draft.words)
+
+    def _passed(self, draft: SpeechDraft, played: list[Playout]) -> str:
+        """Of a cut realtime transcript, what had come to the sink by then: at most that was heard."""
+        if draft.state is not State.INTERRUPTED or draft.source is not TextSource.REALTIME_OUTPUT_TRANSCRIPT:
+            return ""
+        return "".join(s.finish.heard_text or "" for s in played if s.finish is not None).strip()
 
     def _cut_at(self, draft: SpeechDraft, segment: Playout) -> int:
         """The cut is where the audio stopped, not when the framework confirmed it (decision 10)."""

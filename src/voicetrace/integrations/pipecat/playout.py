@@ -58,10 +58,11 @@ class Run:
 
 @dataclass(slots=True)
 class Bracket:
-    """A TTS context that is playing at one destination."""
+    """A TTS context that is playing at one destination; `recorded`: the recording holds that one's audio."""
 
     context_id: str
     speech_id: str
+    recorded: bool = True
     started_ms: int | None = None
     position_ms: float = 0.0  # of this context's audio, over all its runs
     run: Run | None = None

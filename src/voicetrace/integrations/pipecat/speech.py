@@ -54,6 +54,9 @@ LONG_WORD_S: Final = 0.4
 # Speeches that are over and committed are remembered this long, for frames that are still on their way.
 REMEMBERED: Final = 256
 
+# An output transport, and one of its destinations.
+Output = tuple[Any, str | None]
+
 _SPOKEN_RUN: ContextVar[Run | None] = ContextVar("voicetrace_pipecat_spoken", default=None)
 _RUN_NUMBERS = itertools.count(1)  # of the process: a run's frames may cross into another pipeline
 
@@ -75,6 +78,8 @@ class Context:
     speech: Speech
     texts: list[str] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
+    passed: list[TextPartForConcatenation] = field(default_factory=list)  # the output, a realtime transcript
+    output: Output | None = None  # where it plays
     interruptible: bool = True
     finished: bool = False  # nothing more of it will play
     cut: bool = False
@@ -99,6 +104,7 @@ class Speech:
     awaits: bool = True  # it may still be committed
     committed: bool = False
     ended: bool = False
+    item_id: str | None = None  # a realtime provider's
 
     @property
     def finished(self) -> bool:
@@ -115,6 +121,7 @@ class Run:
     context_ids: tuple[str | None, ...]
     answers: str | None
     attempt: bool = False  # of a turn that may go on
+    realtime: bool = False  # it ends when its provider says so, also when it was interrupted
     span: Span | None = None
     own_span: bool = False
     started_ns: int | None = None
@@ -137,9 +144,10 @@ class SpeechAdapter:
         self._open: dict[str, Context] = {}  # not finished
         self._waiting: list[Speech] = []  # contributed to the context, and not committed
         self._committing: Run | LLMAssistantPushAggregationFrame | None = None
-        self._brackets: dict[str | None, Bracket] = {}  # by transport destination
-        self._clocks: dict[str | None, PlayoutClock] = {}
-        self._recorded: tuple[str | None] | None = None  # the destination whose audio is kept
+        self._brackets: dict[Output, Bracket] = {}
+        self._clocks: dict[Output, PlayoutClock] = {}
+        self._recorded: Output | None = None  # whose audio the recording's agent channel holds
+        self._told_missing: set[Output] = set()
         self._siblings = Siblings()
         self._tracer: otel.Tracer | None = None
         self._cut_timer: asyncio.TimerHandle | None = None
@@ -148,7 +156,7 @@ class SpeechAdapter:
         # for the span processor, which may run on any thread
         self.span_started = call.guard.wrap("llm_span_started", self.llm_span_started)
         self.span_ended = call.guard.wrap("llm_span_ended", self.llm_span_ended)
-        self._close = call.guard.wrap("llm_run_closed", self._close_run)
+        self._close = call.guard.wrap("llm_run_closed", self.close_run)
 
     def use_tracer(self, tracer: otel.Tracer | None) -> None:
         """Make LLM step spans of our own with this tracer where the service opens none."""
@@ -204,7 +212,7 @@ class SpeechAdapter:
         elif isinstance(frame, LLMFullResponseEndFrame):
             frame.metadata[RUN_KEY] = run.run_id
             self.span_of_our_own(run)
-            self._end_own_span(run)
+            self.end_own_span(run)
 
     def span_of_our_own(self, run: Run) -> None:
         """The service's span opens before its first word; none by then means that it opens none."""
@@ -220,7 +228,8 @@ class SpeechAdapter:
             run.own_span = True
             self.bind_step(run, span)
 
-    def _end_own_span(self, run: Run) -> None:
+    def end_own_span(self, run: Run) -> None:
+        """The run is over: so is its span, if it is ours."""
         if run.own_span and run.span is not None and run.span.is_recording():
             run.span.end()
             self.llm_span_ended(run, run.span)
@@ -239,7 +248,7 @@ class SpeechAdapter:
         """The user went on speaking: what was generated for the turn so far is thrown away."""
         self._ids.drop_attempt()
         for run in [r for r in self._runs.values() if r.attempt and not r.speeches]:
-            self._close_run(run)
+            self.close_run(run)
 
     # -- TTS services --------------------------------------------------------------------------------
     def tts_receives(self, frame: Frame) -> None:
@@ -352,12 +361,13 @@ class SpeechAdapter:
                 )
             )
 
-    def _close_run(self, run: Run) -> None:
+    def close_run(self, run: Run) -> None:
+        """The model has no more to say in this run."""
         if run.closed:
             return
         run.closed = True
         self._runs.pop(run.run_id, None)
-        self._end_own_span(run)
+        self.end_own_span(run)
         for speech in run.speeches:
             self._end_if_over(speech)
         self._settle_run(run)
@@ -374,32 +384,32 @@ class SpeechAdapter:
             self._link(run, None)
 
     # -- the output transport ------------------------------------------------------------------------
-    def _clock(self, destination: str | None) -> PlayoutClock:
-        clock = self._clocks.get(destination)
+    def _clock(self, output: Output) -> PlayoutClock:
+        clock = self._clocks.get(output)
         if clock is None:
-            clock = PlayoutClock(
-                lambda start, end: self._on_run(destination, start, end),
-                self._call.files.agent_audio if self._keeps(destination) else None,
+            wanted = Channel.AGENT in self._call.files.wants_audio
+            clock = self._clocks[output] = PlayoutClock(
+                lambda start, end: self._on_run(output, start, end),
+                self._call.files.agent_audio if wanted and output == self._recorded else None,
             )
-            self._clocks[destination] = clock
         return clock
 
-    def _keeps(self, destination: str | None) -> bool:
-        """Whether this destination's audio is recorded: the channel holds one, the first that plays."""
-        if Channel.AGENT not in self._call.files.wants_audio:
-            return False
+    def _is_recorded(self, output: Output) -> bool:
+        """Whether the agent's channel is this output's: it holds one, the first that plays."""
         if self._recorded is None:
-            self._recorded = (destination,)
-        elif self._recorded[0] != destination:
+            self._recorded = output
+        if output == self._recorded:
+            return True
+        if Channel.AGENT in self._call.files.wants_audio and output not in self._told_missing:
+            self._told_missing.add(output)
+            played, missing = _places(self._recorded, output)
             self._call.fault(
-                f"the audio sent to {_place(destination)} is not recorded: "
-                f"the agent's channel holds what {_place(self._recorded[0])} played"
+                f"the audio sent to {missing} is not recorded: the agent's channel holds what {played} played"
             )
-            return False
-        return True
+        return False
 
-    def _on_run(self, destination: str | None, start_ms: int, end_ms: int) -> None:
-        bracket = self._brackets.get(destination)
+    def _on_run(self, output: Output, start_ms: int, end_ms: int) -> None:
+        bracket = self._brackets.get(output)
         if bracket is not None:
             self._call.emit(
                 ev.PlayoutRun(
@@ -410,55 +420,72 @@ class SpeechAdapter:
                 )
             )
 
-    def output_starts(self, frame: TTSStartedFrame) -> None:
+    def output_starts(self, frame: TTSStartedFrame, speaker: Any = None) -> None:
         """The output has come to a context: the audio that follows is its."""
         context_id = frame.context_id or frame.metadata.get(SPEECH_KEY)
         if context_id is None:
             return
-        destination = frame.transport_destination
-        self._finish_bracket(destination, interrupted=False)
+        output = (speaker, frame.transport_destination)
+        self._finish_bracket(output, interrupted=False)
         context = self._context(context_id)
-        if context.finished and context.cut:
-            return
+        recorded = self._is_recorded(output)
+        if context.output not in (None, output) or (context.finished and context.cut):
+            return  # it plays at several outputs at once: the first of them tells when
+        context.output = output
         context.finished = False  # a service that was quiet for long starts the same context again
         self._open[context_id] = context
         self.tell(context.speech)
-        self._brackets[destination] = Bracket(context_id, context.speech.key)
+        self._brackets[output] = Bracket(context_id, context.speech.key, recorded)
 
-    def output_speaks(self, frame: Frame) -> None:
+    def output_speaks(self, frame: Frame, speaker: Any = None) -> None:
         """The output is about to write the first chunk after a silence."""
-        self._clock(frame.transport_destination).speaks(self._call.precise_ms())
+        output = (speaker, frame.transport_destination)
+        if output in self._brackets:
+            self._clock(output).speaks(self._call.precise_ms())
 
-    def output_plays(self, frame: TTSAudioRawFrame) -> None:
+    def output_plays(self, frame: TTSAudioRawFrame, speaker: Any = None) -> None:
         """The output has written a chunk."""
-        destination = frame.transport_destination
-        bracket = self._brackets.get(destination)
+        output = (speaker, frame.transport_destination)
+        bracket = self._brackets.get(output)
         if bracket is None:
             return
-        first = self._clock(destination).chunk(
+        first = self._clock(output).chunk(
             bracket, self._call.precise_ms(), bytes(frame.audio), frame.sample_rate, frame.num_channels
         )
         if first and bracket.started_ms is not None:
             self._call.emit(
                 ev.PlayoutStarted(
-                    at_ms=self._call.now_ms(), speech_id=bracket.speech_id, start_ms=bracket.started_ms
+                    at_ms=self._call.now_ms(),
+                    speech_id=bracket.speech_id,
+                    start_ms=bracket.started_ms,
+                    recorded=bracket.recorded,
                 )
             )
         if self._contexts[bracket.context_id].cut:
-            self._finish_bracket(destination, interrupted=True)
+            self._finish_bracket(output, interrupted=True)
 
-    def output_stops(self, frame: TTSStoppedFrame) -> None:
+    def output_stops(self, frame: TTSStoppedFrame, speaker: Any = None) -> None:
         """The output has come to a context's end."""
-        bracket = self._brackets.get(frame.transport_destination)
+        output = (speaker, frame.transport_destination)
+        bracket = self._brackets.get(output)
         if bracket is not None and bracket.context_id == (frame.context_id or frame.metadata.get(SPEECH_KEY)):
-            self._finish_bracket(frame.transport_destination, interrupted=False)
+            self._finish_bracket(output, interrupted=False)
 
-    def _finish_bracket(self, destination: str | None, *, interrupted: bool) -> None:
-        bracket = self._brackets.get(destination)
+    def output_tells(self, frame: TTSTextFrame) -> None:
+        """The output has come to a piece of text; a realtime service's says only what was sent by then."""
+        context = self._contexts.get(frame.metadata.get(SPEECH_KEY, ""))
+        if context is not None:
+            spaced = bool(frame.includes_inter_frame_spaces)
+            context.passed.append(
+                TextPartForConcatenation(frame.text, includes_inter_part_spaces=spaced)
+            )
+
+    def _finish_bracket(self, output: Output, *, interrupted: bool) -> None:
+        bracket = self._brackets.get(output)
         if bracket is None:
             return
-        self._clock(destination).end_run(bracket)
-        del self._brackets[destination]
+        self._clock(output).end_run(bracket)
+        del self._brackets[output]
         context = self._contexts[bracket.context_id]
         cut = interrupted or context.cut
         if bracket.started_ms is not None:
@@ -472,7 +499,7 @@ class SpeechAdapter:
                     interrupted=cut,
                     position_ms=round(bracket.position_ms),
                     aligned=heard is not None,
-                    heard_text=heard,
+                    heard_text=concatenate_aggregated_text(context.passed) if context.passed else heard,
                 )
             )
         self._finish(context)
@@ -506,7 +533,7 @@ class SpeechAdapter:
         if not self._siblings.is_first(frame):
             return
         for run in list(self._runs.values()):
-            if all(c.interruptible for s in run.speeches for c in s.contexts):
+            if not run.realtime and all(c.interruptible for s in run.speeches for c in s.contexts):
                 self._cut_run(run)
         playing = {b.context_id for b in self._brackets.values()}
         for context in list(self._open.values()):
@@ -535,12 +562,12 @@ class SpeechAdapter:
                 self.tell_text(speech, run.text)
                 if run.contributed:
                     self._waiting.append(speech)
-        self._close_run(run)
+        self.close_run(run)
 
     def _cut_over(self) -> None:
-        for destination, bracket in list(self._brackets.items()):
+        for output, bracket in list(self._brackets.items()):
             if self._contexts[bracket.context_id].cut:
-                self._finish_bracket(destination, interrupted=True)
+                self._finish_bracket(output, interrupted=True)
 
     def never_played(self, context: Context) -> None:
         """The context is over before its first sound: asked for, so it is a message, if an unplayed one."""
@@ -573,13 +600,14 @@ class SpeechAdapter:
                 self._contributes(context.speech)
         elif isinstance(frame, LLMTextFrame):
             run = self._runs.get(frame.metadata.get(RUN_KEY, ""))
-            if run is not None and not run.speeches:
+            enters = getattr(frame, "append_to_context", True)  # not beside a realtime transcript
+            if run is not None and not run.speeches and enters:
                 run.contributed = True
         elif isinstance(frame, LLMFullResponseEndFrame):
             run = self._runs.get(frame.metadata.get(RUN_KEY, "")) or self._ended_run(frame)
             self._committing = run
             if run is not None and not run.closed and not run.contributed:
-                self._close_run(run)  # no TTS took its end, and nothing of it enters the context
+                self.close_run(run)  # no TTS took its end, and nothing of it enters the context
             self._await_no_more(run.speeches if run is not None else ())
         elif isinstance(frame, LLMAssistantPushAggregationFrame):
             self._committing = frame
@@ -609,15 +637,18 @@ class SpeechAdapter:
         """The aggregator is about to push the timestamp that follows each message it appended."""
         ids = self._ids.of(aggregator.context)
         if ids:
-            self._commit(ids[-1], text_of(aggregator.context.messages[-1]))
+            item_id = self._commit(ids[-1], text_of(aggregator.context.messages[-1]))
+            self._ids.name_newest(aggregator.context, item_id)
 
-    def _commit(self, item_id: str, text: str) -> None:
+    def _commit(self, item_id: str, text: str) -> str:
+        """Tell which speech the message is, and the message's id: the provider's, if it gave one."""
         trigger, self._committing = self._committing, None
         if not self._waiting:
             if isinstance(trigger, Run) and trigger.contributed:
                 self._commit_unspoken(trigger, item_id)
-            return
+            return item_id
         primary = self._primary(trigger)
+        item_id = primary.item_id or item_id
         before = self._waiting[: self._waiting.index(primary)]
         self._added(item_id, primary, text)
         for other in list(self._waiting):
@@ -625,6 +656,7 @@ class SpeechAdapter:
             # word that leaked out of the next one)
             if other.finished or other in before:
                 self._added(other.key, other, "".join(c.text for c in other.contexts))
+        return item_id
 
     def _primary(self, trigger: Run | LLMAssistantPushAggregationFrame | None) -> Speech:
         """The speech that names the message: the reply, rather than a filler that was written into it."""
@@ -641,7 +673,7 @@ class SpeechAdapter:
         self.tell(speech)
         self.tell_text(speech, run.text)
         self._added(item_id, speech, run.text)
-        self._close_run(run)
+        self.close_run(run)
 
     def _added(self, item_id: str, speech: Speech, text: str) -> None:
         speech.committed = True
@@ -662,8 +694,8 @@ class SpeechAdapter:
         """
         if self._cut_timer is not None:
             self._cut_timer.cancel()
-        for destination in list(self._brackets):
-            self._finish_bracket(destination, interrupted=not drained)
+        for output in list(self._brackets):
+            self._finish_bracket(output, interrupted=not drained)
         for run in list(self._runs.values()):
             self._cut_run(run)
         for context in list(self._open.values()):
@@ -704,8 +736,15 @@ def _rest(whole: str, asked: str) -> str:
     return ""
 
 
-def _place(destination: str | None) -> str:
-    return "the default destination" if destination is None else f"destination {destination!r}"
+def _places(one: Output, other: Output) -> tuple[str, str]:
+    """Names of two outputs that tell them apart."""
+    if one[0] is not other[0]:
+        return str(one[0]), str(other[0])
+    return _destination(one[1]), _destination(other[1])
+
+
+def _destination(name: str | None) -> str:
+    return "the default destination" if name is None else f"destination {name!r}"
 
 
 def any_of(frames: Iterable[type[Frame]], action: Callable[[Any, Any], None]) -> dict[type[Frame], Any]:

@@ -29,6 +29,7 @@ from voicetrace.guard import Guard
 from voicetrace.integrations.pipecat import package
 from voicetrace.integrations.pipecat.ids import ContextIds
 from voicetrace.integrations.pipecat.playout import Bracket
+from voicetrace.integrations.pipecat.realtime import RealtimeAdapter
 from voicetrace.integrations.pipecat.spans import CURRENT_RUN, PipecatSpanProcessor
 from voicetrace.integrations.pipecat.speech import Run, SpeechAdapter, any_of
 from voicetrace.integrations.pipecat.taps import Taps
@@ -86,9 +87,10 @@ class PipelineTrace:
         if spans is not None:
             spans.calls.add(self.call)
         self._tracing = setup.tracing_context if setup.enable_tracing else None
-        ids = ContextIds()
+        self._ids = ids = ContextIds()
         self.user = UserAdapter(self.call, ids)
         self.speech = SpeechAdapter(self.call, ids)
+        self._realtime: list[RealtimeAdapter] = []
         self._bind = self.call.guard.wrap("call_span", self._bind_conversation)
         self.taps = Taps(self.call.guard, self._is_going_on)
         self._roles: set[type] = set()
@@ -155,6 +157,12 @@ class PipelineTrace:
     def _attach_llm(self, llm: LLMService[Any]) -> None:
         listen_to_llm(self, self.taps, llm)
 
+    def follow_realtime(self, llm: LLMService[Any], announced: f.LLMServiceMetadataFrame | None) -> None:
+        """This service hears and speaks by itself."""
+        adapter = RealtimeAdapter(self.call, self._ids, self.user, self.speech, self._spans)
+        self._realtime.append(adapter)
+        adapter.attach(self.taps, llm, announced)
+
     def _attach_tts(self, tts: TTSService) -> None:
         speech, guard = self.speech, self.call.guard
         speech.has_tts = True
@@ -203,10 +211,11 @@ class PipelineTrace:
             speaker,
             "on_before_push_frame",
             {
-                f.TTSAudioRawFrame: lambda _, x: speech.output_plays(x),
-                f.TTSStartedFrame: lambda _, x: speech.output_starts(x),
-                f.BotStartedSpeakingFrame: lambda _, x: speech.output_speaks(x),
-                f.TTSStoppedFrame: lambda _, x: speech.output_stops(x),
+                f.TTSAudioRawFrame: lambda t, x: speech.output_plays(x, t),
+                f.TTSStartedFrame: lambda t, x: speech.output_starts(x, t),
+                f.TTSTextFrame: lambda _, x: speech.output_tells(x),
+                f.BotStartedSpeakingFrame: lambda t, x: speech.output_speaks(x, t),
+                f.TTSStoppedFrame: lambda t, x: speech.output_stops(x, t),
                 f.InterruptionFrame: lambda _, x: speech.interrupted(x),
             },
         )
@@ -307,6 +316,8 @@ class PipelineTrace:
 
     def _finish_now(self, drained: bool) -> None:
         self._bind_conversation()
+        for adapter in self._realtime:
+            adapter.finish()
         self.speech.finish(drained=drained)
         silent = BaseInputTransport in self._roles and not self._heard_caller
         if silent and Channel.CALLER in self.call.files.wants_audio:
@@ -344,9 +355,19 @@ class HelperTrace:
 
 def listen_to_llm(owner: PipelineTrace | None, taps: Taps, llm: LLMService[Any]) -> None:
     """Follow an LLM service; the context frame says for which call it works."""
+    realtime = False
     held: list[Run] = []  # the attempt whose frames the service holds back until the turn is over
 
+    def announces(service: LLMService[Any], frame: f.Frame) -> None:
+        nonlocal realtime
+        metadata = frame if isinstance(frame, f.LLMServiceMetadataFrame) else None
+        if owner is not None and not realtime and (metadata is None or metadata.is_realtime_service):
+            realtime = True
+            owner.follow_realtime(service, metadata)
+
     def receives(_: Any, frame: f.LLMContextFrame) -> None:
+        if realtime:
+            return
         asked = _CALLS.get(frame.metadata.get(CALL_KEY, ""), owner)
         CURRENT_RUN.set(None)
         if asked is not None and not asked.call.closed:
@@ -357,6 +378,8 @@ def listen_to_llm(owner: PipelineTrace | None, taps: Taps, llm: LLMService[Any])
         CURRENT_RUN.set(None)  # text that someone else wrote goes through
 
     def pushes(_: Any, frame: f.Frame) -> None:
+        if realtime:
+            return
         run = CURRENT_RUN.get()
         if run is None and held:  # let go by the frame that ended the turn, in that frame's task
             run = held[0]
@@ -378,7 +401,13 @@ def listen_to_llm(owner: PipelineTrace | None, taps: Taps, llm: LLMService[Any])
         f.FunctionCallsStartedFrame,
         f.LLMFullResponseEndFrame,
     )
-    taps.frames("llm.push", llm, "on_before_push_frame", any_of(pushed, pushes))
+    announced = (f.LLMServiceMetadataFrame, f.TTSStartedFrame)
+    taps.frames(
+        "llm.push",
+        llm,
+        "on_before_push_frame",
+        {**any_of(pushed, pushes), **any_of(announced, announces)},
+    )
 
 
 def walk(processor: FrameProcessor) -> Iterator[FrameProcessor]:
