@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format specs examples picture judge-bench wheel-check clean
+.PHONY: help demo test compat lint format specs examples picture judge-bench wheel-check clean
 
 help: ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -23,6 +23,9 @@ demo: $(READY) ## A real call, offline, recorded and read back (about a minute)
 
 test: $(READY) ## All tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+compat: $(READY) ## The adapters' tests against the oldest supported frameworks
+	$(BIN)/python tests/compat/run.py $(COMPAT)
 
 lint: $(READY) ## Style and types
 	$(BIN)/ruff check .
