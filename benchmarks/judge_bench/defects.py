@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voicetrace.judge.features.text import syllables
+
 from . import voices
 from .generate import VALUE, Line, heard_ends
 from .scripts import FILLERS
@@ -42,6 +44,15 @@ def _active(samples):
     size = samples.size // 320 * 320
     power = np.mean(samples[:size].reshape(-1, 320).astype(np.float64) ** 2, axis=1)
     return float(power[power > power.max() * 10**-2.5].mean())
+
+
+def _spoken_s(samples):
+    """Seconds of speech, pauses of 0.2 s and more left out."""
+    size = samples.size // 320 * 320
+    power = np.mean(samples[:size].reshape(-1, 320).astype(np.float64) ** 2, axis=1)
+    loud = np.flatnonzero(power > power.max() * 10**-3.5)
+    steps = np.diff(loud)
+    return 0.02 * (1 + int(steps[steps < 10].sum())) if loud.size else 0.0
 
 
 # -- latency, filler, interruption: only time moves ---------------------------------------------------
@@ -247,8 +258,12 @@ def clipping(the, decibels, _):
     return the
 
 
-def speed(the, factor, _):
-    for line in the.agent_lines():
+def speed(the, rate, _):
+    """So many syllables a second of speech, whatever the voice's own rate is."""
+    lines = the.agent_lines()
+    spoken = sum(_spoken_s(line.audio) for line in lines)
+    factor = rate * spoken / sum(syllables(line.text) for line in lines)
+    for line in lines:
         line.audio = voices.stretched(line.audio, factor)
     return the
 
@@ -368,8 +383,8 @@ FAMILIES = [
     Family("cutoff", (CONSISTENCY,), cutoff, (1, 2, 3), (CLARITY, PRONUNCIATION)),
     Family("dropouts", (CONSISTENCY,), dropouts, (0.02, 0.05, 0.1), (CLARITY, IDENTITY, PRONUNCIATION)),
     Family("clipping", (CONSISTENCY,), clipping, (9, 15, 24), (CLARITY, IDENTITY)),
-    Family("fast", (PACING,), speed, (1.3, 1.5, 1.9), (CLARITY, PRONUNCIATION, WARMTH)),
-    Family("slow", (PACING,), speed, (0.65, 0.5, 0.4), (CLARITY, FILLER, IDENTITY)),
+    Family("fast", (PACING,), speed, (6.4, 7.4, 9.2), (CLARITY, PRONUNCIATION, WARMTH)),
+    Family("slow", (PACING,), speed, (3.2, 2.5, 2.0), (CLARITY, FILLER, IDENTITY)),
     Family("flat", (WARMTH,), flat, (0.5, 0.25, 0.05), (CLARITY,)),
     Family(
         "wrong_language",

@@ -191,6 +191,17 @@ def test_other_words_heard_clearly_are_no_matter_of_clarity():
     assert judged(call(character_errors=0.7, heard_log_probability=-0.1), D.CLARITY).score == 1.0
 
 
+def test_words_that_were_cut_off_are_no_unclear_words():
+    messages, fields = talk(**{**GOOD, "character_errors": 0.7, "heard_log_probability": -1.0})
+    cut = [
+        m.model_copy(update={"state": "interrupted", "interrupted_at_ms": m.end_ms})
+        for m in messages
+        if m.role != "user"
+    ]
+    assert judged(table(*messages, measured=fields), D.CLARITY).severity is Severity.CRITICAL
+    assert judged(table(*cut, measured=fields), D.CLARITY).score == 1.0
+
+
 def test_a_telephone_is_allowed_its_band():
     assert judged(call(loss_mos=2.6), D.CLARITY).severity is Severity.WARNING
     assert judged(call(loss_mos=2.6, narrow=True), D.CLARITY).severity is Severity.NONE
@@ -256,6 +267,7 @@ def test_assent_and_false_alarms():
     [
         ({"loudness_lufs": [-23.0, -23.0, -15.0, -23.0]}, "loudness_lu"),
         ({"clipped_share": 0.05}, "clipped_share"),
+        ({"crowded_share": 0.12}, "crowded_share"),
         ({"dropouts_per_s": 2.0}, "dropouts_per_s"),
         ({"pitch_st": [15.0, 15.0, 15.0, 24.0]}, "pitch_st"),
         ({"end_level_db": [-30.0, -2.0, -3.0, -30.0]}, "end_level_db"),

@@ -212,6 +212,21 @@ def test_clipping_is_seen_at_any_level(gain):
     assert signal.clipped_share(clipped.astype(np.float32)) > 0.02
 
 
+def test_clipping_is_seen_behind_a_filter():
+    clean = voice()
+
+    def telephone(samples):
+        spectrum = np.fft.rfft(samples)
+        spectrum[3400 * 3 :] = 0
+        return np.fft.irfft(spectrum, samples.size).astype(np.float32)
+
+    clipped = telephone(np.clip(clean * 8, -0.3, 0.3))
+    assert signal.clipped_share(clipped) < 0.001  # the flat tops are round now
+    assert signal.crowded_share(clipped) > 3 * signal.crowded_share(telephone(clean))
+    assert signal.crowded_share(0.3 * clipped) == pytest.approx(signal.crowded_share(clipped), abs=0.001)
+    assert signal.crowded_share(np.zeros(RATE, np.float32)) == 0.0
+
+
 def test_holes_with_hard_edges_are_dropouts():
     clean = voice()
     assert signal.dropouts(clean, RATE) == 0
@@ -225,9 +240,11 @@ def test_holes_with_hard_edges_are_dropouts():
 
 
 def test_an_ending_that_fades_and_one_that_does_not():
-    assert signal.end_level_db(voice(), RATE) < -15
+    silence = np.zeros(3000, np.float32)
+    assert signal.end_level_db(np.concatenate([voice(), silence]), RATE) < -15
     cut = voice()[: int(1.56 * RATE)]
-    assert signal.end_level_db(np.concatenate([cut, np.zeros(3000, np.float32)]), RATE) > -6
+    assert signal.end_level_db(np.concatenate([cut, silence]), RATE) > -6
+    assert signal.end_level_db(cut, RATE) is None  # music or another sound that goes on is no cut
     assert signal.end_level_db(np.zeros(RATE, np.float32), RATE) is None
 
 

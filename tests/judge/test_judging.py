@@ -11,16 +11,20 @@ from datetime import UTC, datetime
 
 import pytest
 
+from voicetrace.agentclash import export_bundle
 from voicetrace.judge import Dimension, Judge, judge_call
+from voicetrace.judge.dimensions import score_features
 from voicetrace.judge.features import CallFeatures, extract
 from voicetrace.judge.judging import judgement_of
 from voicetrace.judge.listener import FakeAudioJudge, Listener, consent_to_all
 from voicetrace.judge.providers import ProviderError, Providers
+from voicetrace.judge.providers.asr import Heard
 from voicetrace.judge.result import NullReason
-from voicetrace.judge.rubric import RubricError
+from voicetrace.judge.rubric import RubricError, load
 from voicetrace.testing import scripted_call
 
 NONE = Judge(providers=frozenset())
+ID = "6f1f9a50-54b1-4f0b-9a51-0d9d0a3a1a01"
 
 
 @pytest.fixture
@@ -70,6 +74,50 @@ def test_the_same_bytes_give_the_same_judgement(call, tmp_path):
     assert judge_call(folder, judge=NONE) == once
     when = datetime(2026, 1, 1, tzinfo=UTC)
     assert once.row(when).model_dump_json() == again.row(when).model_dump_json()
+
+
+def test_a_bundle_is_judged_as_its_call(call, tmp_path):
+    root = tmp_path / "bundles" / "b"
+    export_bundle(call, root, run_id=ID, run_agent_id=ID)
+    judgement, direct = judge_call(root, judge=NONE), judge_call(call, judge=NONE)
+    assert judgement.call_sid == direct.call_sid
+    assert {d: s.score for d, s in judgement.dimensions.items()} == {
+        d: s.score for d, s in direct.dimensions.items()
+    }
+    assert set(judgement.inputs) == {"bundle_sha256"}
+    assert judge_call(root / "voice_artifact_manifest.json", judge=NONE) == judgement
+    (root / "voice_artifact_manifest.json").write_text("{}")
+    with pytest.raises(ValueError, match="cannot be judged"):
+        judge_call(root, judge=NONE)
+
+
+class Hears:
+    """A recogniser that hears one and the same sentence, in which the text's own value is improbable."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def hear(self, pieces, language="en"):
+        return [Heard(self.text, -0.1) for _ in pieces]
+
+    def support(self, samples, text, value, language="en"):
+        return -6.0
+
+    def language(self, samples):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("second", "severity"),
+    [("It is booked for fifty dollars", "Critical"), ("It is booked for fifteen dollars", "None")],
+)
+def test_a_wrong_value_is_one_that_both_recognisers_hear(call, second, severity):
+    providers = Providers(enabled=frozenset())
+    providers.__dict__.update(
+        asr=Hears("It is booked for fifty dollars"), asr_multilingual=Hears(second), vad=None
+    )
+    scores = score_features(extract(call, providers), load("default"))
+    assert scores[Dimension.PRONUNCIATION].severity == severity
 
 
 def test_a_rubric_scores_kept_features_without_audio(call):

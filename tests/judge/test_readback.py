@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicetrace.judge.readback import canonical, character_errors, contradictions, count_values, misses_end
+from voicetrace.judge.readback import (
+    canonical,
+    character_errors,
+    contradictions,
+    count_values,
+    misses_end,
+    shared,
+)
 
 
 def form(text):
@@ -62,6 +69,16 @@ def test_another_value_is_one(said, heard, values):
     assert (found.said, found.heard) == values
     assert said[slice(*found.said_at)]
     assert heard[slice(*found.heard_at)]
+
+
+def test_two_hearings_must_both_have_another_value():
+    said = "your room is sixteen and you leave on Monday"
+    first = "your room is 69 and you leave on Sunday"
+    found = contradictions(said, first)
+    assert [f.said for f in found] == ["16", "monday"]
+    assert shared(found, said, "your room is 16 and you leave on Sunday") == found[1:]
+    assert shared(found, said, "your room is 60 and you leave on Monday") == found[:1]
+    assert shared(found, said, said) == []
 
 
 def test_values_are_counted():

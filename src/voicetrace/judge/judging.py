@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from voicetrace import semconv
+from voicetrace.agentclash.manifest import MANIFEST_NAME
+from voicetrace.journal import FILE_NAME
 from voicetrace.judge.dimensions import score_features
 from voicetrace.judge.features import CallFeatures, extract
 from voicetrace.judge.features.extract import Options
@@ -31,7 +34,7 @@ from voicetrace.judge.result import CallJudgement
 from voicetrace.judge.rubric import Rubric, load
 from voicetrace.voice_call import VoiceCall
 
-VERSION: Final = "1.0.0"
+VERSION: Final = "1.1.0"
 """Changes whenever the same features would be measured or scored differently."""
 
 
@@ -100,14 +103,17 @@ class Judge:
 
 
 def judge_call(source: Path | VoiceCall, *, judge: Judge) -> CallJudgement:
-    """Judge one call: a `VoiceCall`, or the directory or file of one (what `read_calls` reads).
+    """Judge one call: a `VoiceCall`, or the path of one: what `read_calls` reads, or an AgentClash bundle.
 
     Raises:
         FileNotFoundError: there is nothing at the path.
-        ValueError: the path is no trace, or holds none or several calls.
+        ValueError: the path is no trace and no bundle, or holds none or several calls.
+        BundleError: the bundle's audio or transcript cannot be read.
         ClipError: the call's recording is not here, or cannot be read.
         WeightsError: a weight file is not what it should be.
     """
+    if isinstance(source, Path) and (bundle := _bundle(source)) is not None:
+        return _judge_bundle(bundle, judge)
     call = source if isinstance(source, VoiceCall) else _one_call(source)
     features = extract(call, judge.loaded(), judge.options())
     return judgement_of(call, features, judge)
@@ -145,6 +151,28 @@ def input_digests(call: VoiceCall) -> dict[str, str]:
         with path.open("rb") as file:
             digests["audio_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
+
+
+def _bundle(path: Path) -> Path | None:
+    """The folder of the bundle at a path; ``None`` for another form of call, which is preferred."""
+    folder = path.parent if path.name == MANIFEST_NAME else path
+    if not (folder / MANIFEST_NAME).is_file() or (path.is_dir() and (path / FILE_NAME).exists()):
+        return None
+    return folder
+
+
+def _judge_bundle(root: Path, judge: Judge) -> CallJudgement:
+    """Judge the bundle's call, and say what was judged by the bundle's digest: as a batch does."""
+    from voicetrace.judge.batch.bundle import call_of_bundle
+    from voicetrace.judge.batch.source import Reader, find_calls
+
+    [ref] = Reader().read(find_calls(root / MANIFEST_NAME)[0])
+    if ref.problem:
+        raise ValueError(f"the bundle {root} cannot be judged: {ref.problem}")
+    with tempfile.TemporaryDirectory(prefix="voicetrace-judge-") as folder:
+        judgement = judge_call(call_of_bundle(root, Path(folder)), judge=judge)
+    of_bundle = {"workspace_id": ref.workspace_id, "service_id": ref.service_id or None}
+    return judgement.model_copy(update={"inputs": {"bundle_sha256": ref.digest}, **of_bundle})
 
 
 def _one_call(path: Path) -> VoiceCall:

@@ -119,6 +119,14 @@ def contradictions(said: str, heard: str, lexicon: frozenset[str] = LEXICON) -> 
     return out
 
 
+def shared(
+    found: Sequence[Contradiction], said: str, heard: str, lexicon: frozenset[str] = LEXICON
+) -> list[Contradiction]:
+    """Those contradictions in whose place another hearing has another value than the text too."""
+    others = [other.said_at for other in contradictions(said, heard, lexicon)]
+    return [f for f in found if any(low < f.said_at[1] and high > f.said_at[0] for low, high in others)]
+
+
 def character_errors(said: str, heard: str) -> float:
     """Edits from what should have been said to what was heard, per character; both in their one form."""
     left = " ".join(t.form for t in canonical(said))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """P1, audio consistency: turns as loud and as high as one another, without clipping, holes or cut words.
 
-Steps of pitch below 5 semitones are how people speak, and no evidence.
+Steps of pitch below 3.5 semitones are how people speak, and no evidence.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _NAME: Final = "audio_consistency"
 _WHY: Final = {
     "loudness_lu": "{:.1f} LU from the loudness of the call",
     "clipped_share": "clipping ({:.1%} of the samples)",
+    "crowded_share": "clipping before a telephone's filter ({:.1%} of the samples near the peak)",
     "dropouts_per_s": "{:.1f} holes a second",
     "pitch_st": "{:.1f} semitones from the pitch of the call",
 }
@@ -40,7 +41,11 @@ def judge(features: CallFeatures, rubric: Rubric) -> DimensionScore:
     pitch = _median([m.pitch_st for m in usable]) if enough else None
     findings = []
     for measured in usable:
-        values = {"clipped_share": measured.clipped_share, "dropouts_per_s": measured.dropouts_per_s}
+        values = {
+            "clipped_share": measured.clipped_share,
+            "crowded_share": measured.crowded_share,
+            "dropouts_per_s": measured.dropouts_per_s,
+        }
         if loudness is not None and measured.loudness_lufs is not None:
             values["loudness_lu"] = abs(measured.loudness_lufs - loudness)
         if pitch is not None and measured.pitch_st is not None:

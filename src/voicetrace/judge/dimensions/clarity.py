@@ -16,6 +16,7 @@ from voicetrace.judge.features.table import AgentTurn, CallFeatures
 from voicetrace.judge.result import DimensionScore, NullReason
 from voicetrace.judge.rubric import Rubric
 from voicetrace.judge.score import Finding, combine, spot
+from voicetrace.messages import State, TextSource
 
 NEEDS: Final = ("mos",)
 _NAME: Final = "clarity"
@@ -59,7 +60,9 @@ def _finding(features: CallFeatures, measured: AgentTurn, rubric: Rubric) -> Fin
     cap = None
     errors = measured.character_errors
     unsure = (measured.heard_log_probability or -9.0) < rubric.number(_NAME, "unheard_log_probability")
-    if errors is not None and unsure and not is_foreign(features, measured.turn, rubric):
+    # of a turn that was cut, the text may say more than was played
+    whole = turn.state is State.COMPLETE or turn.text_source is TextSource.PLAYOUT_ALIGNED
+    if errors is not None and whole and unsure and not is_foreign(features, measured.turn, rubric):
         scores["character_errors"] = rubric.curve(_NAME, "character_errors")(errors), errors
         if errors > rubric.number(_NAME, "unintelligible_errors"):
             cap = rubric.number(_NAME, "unintelligible_cap")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from voicetrace.judge.providers import NAMES, Providers
 from voicetrace.judge.providers.mos import WINDOW, Dnsmos, Mos, normalised
 from voicetrace.messages import Channel, Role, State, TextStatus
 from voicetrace.voice_call import VoiceCall
+
+if TYPE_CHECKING:
+    from voicetrace.judge.providers.asr import Heard, Recogniser
 
 Floats = NDArray[np.float32]
 
@@ -177,7 +180,9 @@ def _measure(
         values["end_level_db"] = None if ending is None else _rounded(ending)
         voice = _voice(track, turn, speech)
         level = normalised(samples)
-        values["narrow"] = signal.is_narrow(samples, RATE_HZ)
+        values["narrow"] = narrow = signal.is_narrow(samples, RATE_HZ)
+        if narrow:
+            values["crowded_share"] = round(signal.crowded_share(native), 5)
         item.windows = _windows(level, windows) if windows else []
         if windows and providers.loss is not None:
             values["loss_mos"] = _rounded(min(providers.loss(piece) for piece in item.windows))
@@ -357,7 +362,7 @@ def _listen(
         normalised(np.concatenate([track.speech(s - _PAD_MS, e + _PAD_MS) for s, e in w.turn.ranges]))
         for w in heard_of
     ]
-    out: list[ReadBack] = []
+    doubts: list[tuple[_Work, Floats, Heard, list[readback.Contradiction]]] = []
     for item, clip, heard in zip(heard_of, clips, asr.hear(clips, language), strict=True):
         item.values["heard"] = heard.text
         if heard.log_probability is not None:
@@ -368,27 +373,46 @@ def _listen(
         item.values["character_errors"] = _rounded(readback.character_errors(said, heard.text))
         if item.turn.state is State.COMPLETE:
             item.values["missing_end"] = readback.misses_end(said, heard.text)
-        for found in readback.contradictions(said, heard.text, options.lexicon):
-            cut = item.turn.state is not State.COMPLETE
-            if cut and len(heard.text) - found.heard_at[1] < _LAST_WORDS:
-                continue  # the value was being said when it was cut
-            # what the text says, as it is written and as the recogniser would have written it
-            as_heard = heard.text[: found.heard_at[0]] + found.said + heard.text[found.heard_at[1] :]
-            value = said[found.said_at[0] : found.said_at[1]]
-            support = [
-                asr.support(clip, said, value, language),
-                asr.support(clip, as_heard, found.said, language),
-            ]
-            known = [s for s in support if s is not None]
-            out.append(
-                ReadBack(
-                    turn=item.index,
-                    said=value,
-                    heard=heard.text[found.heard_at[0] : found.heard_at[1]],
-                    support=_rounded(max(known)) if known else None,
-                )
-            )
-    return out
+        found = readback.contradictions(said, heard.text, options.lexicon)
+        if item.turn.state is not State.COMPLETE:
+            # a value at the end was being said when it was cut
+            found = [f for f in found if len(heard.text) - f.heard_at[1] >= _LAST_WORDS]
+        if found:
+            doubts.append((item, clip, heard, found))
+    second = providers.asr_multilingual
+    if second is not None and second is not asr and doubts:
+        # the larger model is asked too, of these turns only: a value is wrong where both hear another one
+        again = second.hear([clip for _, clip, _, _ in doubts], language)
+        doubts = [
+            (item, clip, heard, readback.shared(found, _text(item.turn), other.text, options.lexicon))
+            for (item, clip, heard, found), other in zip(doubts, again, strict=True)
+        ]
+    return [
+        _supported(item, clip, heard, doubt, asr, language)
+        for item, clip, heard, found in doubts
+        for doubt in found
+    ]
+
+
+def _supported(
+    item: _Work, clip: Floats, heard: Heard, found: readback.Contradiction, asr: Recogniser, language: str
+) -> ReadBack:
+    """A contradiction with how probable the text's own value is, given the audio."""
+    said = _text(item.turn)
+    value = said[found.said_at[0] : found.said_at[1]]
+    # what the text says, as it is written and as the recogniser would have written it
+    as_heard = heard.text[: found.heard_at[0]] + found.said + heard.text[found.heard_at[1] :]
+    support = [
+        asr.support(clip, said, value, language),
+        asr.support(clip, as_heard, found.said, language),
+    ]
+    known = [s for s in support if s is not None]
+    return ReadBack(
+        turn=item.index,
+        said=value,
+        heard=heard.text[found.heard_at[0] : found.heard_at[1]],
+        support=_rounded(max(known)) if known else None,
+    )
 
 
 def _text(turn: Turn) -> str:

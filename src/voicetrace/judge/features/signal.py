@@ -61,6 +61,17 @@ def clipped_share(samples: Floats) -> float:
     return 0.0 if below > 0.5 * top else top / size.size
 
 
+def crowded_share(samples: Floats) -> float:
+    """The share of samples above 0.8 of the peak (the one that a sample in 2000 exceeds).
+
+    A filter after clipping, such as a telephone's, makes the flat tops round and leaves them as crowded:
+    3 % and more, where speech has 1 %.
+    """
+    size = np.abs(samples)
+    peak = float(np.quantile(size, 0.9995)) if size.size else 0.0
+    return float(np.mean(size > 0.8 * peak)) if peak >= 0.01 else 0.0
+
+
 def dropouts(samples: Floats, rate_hz: int) -> int:
     """How often speech falls into digital silence and comes back: holes of 8 to 300 ms with hard edges."""
     edge = rate_hz // 200
@@ -81,9 +92,10 @@ def dropouts(samples: Floats, rate_hz: int) -> int:
 
 
 def end_level_db(samples: Floats, rate_hz: int) -> float | None:
-    """The level of the last 40 ms that hold anything, relative to the active level; ``None`` for silence.
+    """The level of the last 40 ms that hold anything, relative to the active level.
 
-    Speech that ends by itself fades: -15 dB and less. Speech that was cut does not.
+    Speech that ends by itself fades: -15 dB and less. Speech that was cut does not. ``None`` for silence, and
+    for sound that goes on to the last sample: how it ends is not in these samples.
     """
     active = _active_power(samples, rate_hz)
     if active <= 0:
@@ -93,6 +105,8 @@ def end_level_db(samples: Floats, rate_hz: int) -> float | None:
     power = np.mean(frames**2, axis=1)
     heard = np.flatnonzero(power > active * 10**-4.5)
     last = int(heard[-1]) + 1
+    if last == len(power):
+        return None
     ending = float(power[max(0, last - 4) : last].mean())
     return 10 * float(np.log10(max(ending, 1e-12) / active))
 

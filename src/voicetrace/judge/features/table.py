@@ -61,6 +61,8 @@ class AgentTurn(_Model):
     loss_mos: float | None = None
     narrow: bool | None = None
     """It came through a telephone's band: nothing above 4 kHz."""
+    crowded_share: float | None = None
+    """Of a narrow turn: the share of its samples near its peak, which clipping leaves crowded."""
     pitch_st: float | None = None
     """Median pitch, semitones above 55 Hz."""
     pitch_sd_st: float | None = None
