@@ -258,6 +258,13 @@ def test_linked_audio_starts_and_ends_with_the_message(tmp_path: Path, opened: A
     assert moments[-1][1] >= end
     assert "Both voices are heard at once" in page.locator("#facts").inner_text()
 
+    play(page, 1)
+    page.wait_for_function("() => window.moments.filter(([what]) => what === 'play').length === 2")
+    play(page, 1)  # pause
+    page.keyboard.press("Escape")  # and stop: it stays silent
+    assert page.evaluate("window.moments.at(-1)[0]") == "pause"
+    assert page.locator(".play.on").count() == 0
+
 
 def test_audio_that_cannot_be_decoded_is_said(tmp_path: Path, opened: Any) -> None:
     call = short_call(tmp_path)
@@ -296,8 +303,9 @@ def test_keys(tmp_path: Path, opened: Any) -> None:
     page.keyboard.press("ArrowRight")
     assert page.locator("#clock").inner_text().startswith("0:1")  # five seconds on from where it was
     page.keyboard.press("Tab")
-    page.keyboard.press("Space")  # on a button the key is the button's
+    page.keyboard.press("Space")  # on a button the key is the button's, and the focus stays there
     heard_after(page, 2)
+    assert page.evaluate("document.activeElement.className") == "play on"
 
 
 def test_a_step_shows_what_it_read_and_wrote(tmp_path: Path, opened: Any) -> None:

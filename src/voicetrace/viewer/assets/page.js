@@ -240,7 +240,6 @@
   function stop() {
     if (!playing) return;
     voice.stop();
-    if (playing.paused) voice.resume();
     playing.button?.classList.remove("on");
     playing = null;
     showPlaying();
@@ -276,7 +275,8 @@
   function playMessage(place) {
     const message = messages[place];
     const row = rows[place];
-    pick(place);
+    pick(place, { quiet: true }); // the focus stays on the button that was pressed
+    show(row.item);
     if (!voice || !message.ranges.length) return announce(`Message ${message.seq}: ${message.silent || sound.note}`);
     if (playing?.message === place) return pause();
     const take = message.ranges.map(([channel, low, high]) => spanOf(channel, low, high));
