@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -374,6 +375,82 @@ async def test_wrap_livekit(tmp_path, monkeypatch, afterwards):
     assert call.warnings == ()
     for path in Path(call.source).parent.iterdir():  # what people said is nobody else's
         assert path.stat().st_mode & 0o077 == 0, path
+    played = call.clip(message)
+    assert played.samples.any()
+    assert len(played.samples) / played.sample_rate_hz == pytest.approx(3.4, abs=0.1)
+
+
+async def test_wrap_pipecat(tmp_path, monkeypatch, afterwards):
+    """The example's bot, as it is, behind a transport that has no network, with services that need no key."""
+    with warnings.catch_warnings():  # Pipecat's own, of itself
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pytest.importorskip("pipecat.services.tts_service")
+    from pipecat.transports.base_transport import BaseTransport
+
+    from voicetrace.demo.doubles_pipecat import (
+        RecordedVoice,
+        ScriptedLLM,
+        ScriptedSTT,
+        SimInput,
+        SimOutput,
+        WordTTS,
+    )
+    from voicetrace.demo.line import CallerLine
+    from voicetrace.demo.script import load_clip
+    from voicetrace.integrations.pipecat import VoiceTraceProcessor
+    from voicetrace.writer import WRITER
+
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in os.environ if n.startswith(("OTEL_", "VOICETRACE_"))]:
+        monkeypatch.delenv(name)
+    line, made, told = CallerLine(load_clip("room"), frame_s=0.02), [], asyncio.Event()
+
+    class Transport(BaseTransport):
+        def __init__(self):
+            super().__init__()
+            self._register_event_handler("on_client_connected")
+            self._register_event_handler("on_client_disconnected")
+
+        def input(self):
+            return SimInput(line)
+
+        def output(self):
+            return SimOutput()
+
+    class Remembered(VoiceTraceProcessor):
+        async def setup(self, setup):
+            await super().setup(setup)
+            self.call.listeners.append(
+                lambda change, _: [told.set() for m in change.messages if m.committed and m.state != "open"]
+            )
+            made.append(self)
+
+    def services():
+        voice = RecordedVoice([load_clip("agent_greeting")])
+        return ScriptedSTT(), ScriptedLLM(()), WordTTS(voice), None
+
+    run_bot = runpy.run_path(str(EXAMPLES / "wrap_pipecat.py"))["run_bot"]
+    monkeypatch.setitem(run_bot.__globals__, "services", services)
+    monkeypatch.setitem(run_bot.__globals__, "VoiceTraceProcessor", Remembered)
+    transport = Transport()
+    running = asyncio.create_task(run_bot(transport))
+    await asyncio.wait_for(line.started.wait(), 60)
+    await transport._call_event_handler("on_client_connected", transport, None)
+    await asyncio.wait_for(told.wait(), 60)
+    await transport._call_event_handler("on_client_disconnected", transport, None)
+    await running
+    assert await asyncio.to_thread(WRITER.drain, 30)
+
+    [call] = voicetrace.read_calls(tmp_path / "voicetrace-calls")
+    [message] = call.messages
+    assert len(made) == 1
+    assert message.text == "Hello, this is Northwind Travel. How can I help?"
+    assert (message.state, message.committed, message.text_source) == (
+        State.COMPLETE,
+        True,
+        TextSource.PLAYOUT_ALIGNED,
+    )
+    assert call.warnings == ()
     played = call.clip(message)
     assert played.samples.any()
     assert len(played.samples) / played.sample_rate_hz == pytest.approx(3.4, abs=0.1)
