@@ -19,9 +19,10 @@ from strategies import scripted_call as scripted_events
 from voicetrace import events as ev
 from voicetrace import settings
 from voicetrace.agentclash import export_bundle, validate_bundle
+from voicetrace.audio import RecordingError, RecordingWriter
 from voicetrace.call import CallRecorder, fold
 from voicetrace.journal import FILE_NAME, read_journal_call
-from voicetrace.messages import State, TextSource, TextStatus, TimingSource, VoiceMessage
+from voicetrace.messages import Channel, State, TextSource, TextStatus, TimingSource, VoiceMessage
 from voicetrace.recovery import recover
 from voicetrace.testing import ScriptedCall, scripted_call
 from voicetrace.voice_call import VoiceCall
@@ -314,7 +315,8 @@ def test_an_item_that_came_before_the_end_of_its_playout_is_withheld_too() -> No
         ev.PlayoutStarted(at_ms=200, speech_id="s", start_ms=200),
         ev.AssistantMessageAdded(at_ms=300, item_id="a", speech_id="s", text="all of it"),
         ev.ConsentChanged(at_ms=400, given=False),
-        ev.PlayoutFinished(at_ms=900, speech_id="s", interrupted=False, position_ms=700),        ev.SpeechEnded(at_ms=900, speech_id="s"),
+        ev.PlayoutFinished(at_ms=900, speech_id="s", interrupted=False, position_ms=700),
+        ev.SpeechEnded(at_ms=900, speech_id="s"),
     ]
     (message,) = fold(told, strict=True).ordered()
     assert (message.state, message.text, message.text_status) == (State.COMPLETE, None, TextStatus.MISSING)
@@ -365,6 +367,112 @@ def test_a_committed_user_who_still_speaks_when_consent_ends_is_not_kept() -> No
     ]
     (message,) = fold(told, strict=True).ordered()
     assert (message.text, message.text_status) == (None, TextStatus.MISSING)
+
+
+def agent_channel(recording: Path) -> np.ndarray[Any, np.dtype[np.int16]]:
+    pcm, _ = soundfile.read(recording, dtype="int16")
+    return np.asarray(pcm[:, 1])
+
+
+def writer(path: Path) -> RecordingWriter:
+    return RecordingWriter(path / "r.wav", sample_rate_hz=1000, origin_unix_ms=0)
+
+
+def test_agent_audio_that_overtakes_the_withdrawal_is_taken_out(tmp_path: Path) -> None:
+    """Audio may be queued on one thread while consent is withdrawn on another, or told ahead of time."""
+    recording = writer(tmp_path)
+    recording.write_agent_run(100, np.full(400, 9, np.int16))
+    assert recording.pause(300) == "seg_0"
+    recording.write_agent_run(500, np.full(100, 9, np.int16))
+    assert recording.resume(700) == "seg_1"
+    recording.write_agent_run(650, np.full(100, 9, np.int16))
+    recording.finish(1000)
+    heard = np.flatnonzero(agent_channel(recording.path))
+    assert set(heard) == {*range(100, 300), *range(700, 750)}
+
+
+def test_caller_audio_that_overtakes_the_withdrawal_is_taken_out(tmp_path: Path) -> None:
+    recording = writer(tmp_path)
+    for k in range(50):
+        recording.write_caller((k + 1) * 20.0, np.full(20, 9, np.int16), 1000)
+    recording.advance(2000)
+    recording.pause(300)
+    recording.finish(2000)
+    pcm, _ = soundfile.read(recording.path, dtype="int16")
+    assert np.flatnonzero(pcm[:, 0]).tolist() == list(range(300))
+
+
+@pytest.mark.parametrize("rate_hz", [1000, 2000])
+def test_a_run_that_is_moved_to_the_one_before_brings_nothing_over_the_boundary(
+    tmp_path: Path, rate_hz: int
+) -> None:
+    """A run within 30 ms goes on where the one before ended: what it said later lies earlier then."""
+    recording = writer(tmp_path)
+    recording.write_agent_run(100, np.full(180, 9, np.int16))
+    recording.pause(300)
+    marked = np.where(np.arange(100 * rate_hz // 1000) < 5 * rate_hz // 1000, 7000, 3000).astype(np.int16)
+    recording.write_agent_run(295, marked, rate_hz)  # 5 ms of it with consent; placed at 280
+    recording.finish(1000)
+    heard = agent_channel(recording.path)
+    assert heard[281:284].any()
+    assert np.abs(heard[290:].astype(int)).max() < 400  # the resampler rings, and no more
+
+
+def test_audio_of_unconsented_stretches_is_taken_out_by_recover(tmp_path: Path) -> None:
+    """The process died between the withdrawal and what it does to the file."""
+    a_call(tmp_path).finish(13_000)
+    (journal,) = tmp_path.rglob(FILE_NAME)
+    (recording,) = tmp_path.rglob("recording.wav")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    end = next(i for i, line in enumerate(lines) if b'"CallEnded"' in line)
+    journal.write_bytes(b"".join(lines[:end]))
+    (journal.parent / "messages.json").unlink()
+    pcm, rate = soundfile.read(recording, dtype="int16")
+    pcm[int(6.9 * rate) : int(7.3 * rate)] = 9000
+    recording.write_bytes(recording.read_bytes()[:44] + pcm.tobytes())
+    recover(tmp_path)
+    pcm, rate = soundfile.read(recording, dtype="int16")
+    assert pcm[int(6.9 * rate) : 7 * rate].all()
+    assert not pcm[7 * rate : 11 * rate].any()
+
+
+def test_consent_that_goes_and_comes_in_one_ms_leaves_the_new_segment_open() -> None:
+    told = [
+        started(),
+        ev.RecordingStarted(
+            at_ms=0,
+            recording_id="r",
+            uri="r.wav",
+            format="wav",
+            sample_rate_hz=1000,
+            channels=tuple(Channel),
+            origin_unix_ms=1,
+        ),
+        ev.SegmentStarted(at_ms=0, segment_id="seg_0", start_ms=0),
+        ev.ConsentChanged(at_ms=500, given=False),
+        ev.ConsentChanged(at_ms=500, given=True),
+        ev.SegmentStarted(at_ms=500, segment_id="seg_1", start_ms=500),
+        ev.TimePassed(at_ms=900),
+    ]
+    recording = fold(told, strict=True).recording
+    assert recording is not None
+    assert [(s.start_ms, s.length_ms) for s in recording.segments.values()] == [(0, 500), (500, 400)]
+
+
+def test_a_disk_that_fails_at_the_withdrawal_is_said(tmp_path: Path) -> None:
+    script = scripted_call(tmp_path)
+    script.agent("beta", 100, 900)
+
+    def full(*_: object) -> str:
+        raise RecordingError("No space left")
+
+    assert script.live.files._recording is not None
+    script.live.files._recording.pause = full  # type: ignore[method-assign]
+    script.consent(1000, given=False)
+    call = script.finish(2000)
+    assert any(w.startswith("the recording stopped at 1000 ms: No space left") for w in call.warnings)
+    assert call.recording is not None
+    assert [(s.start_ms, s.length_ms) for s in call.recording.segments.values()] == [(0, 1000)]
 
 
 def test_an_error_may_quote_what_was_said_before_consent(tmp_path: Path, caplog: Any) -> None:

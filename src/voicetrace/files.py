@@ -54,6 +54,8 @@ class CallFiles:
         self._journal: JournalWriter | None = None
         self._journal_failed = False
         self._recording: RecordingWriter | None = None
+        self._stopped: RecordingWriter | None = None  # it failed
+        self._recording_finished = False
         self._asked_to_record = False
         self._adopted: Path | None = None  # the framework's own file
         self._consent_from_ms: int | None = 0 if settings.consent == "given" else None
@@ -300,12 +302,32 @@ class CallFiles:
             self._emit(
                 ev.SegmentStarted(at_ms=at_ms, segment_id=self._recording.resume(at_ms), start_ms=at_ms)
             )
-        elif (ended := self._recording.pause(at_ms)) is not None:
-            self._emit(ev.SegmentEnded(at_ms=at_ms, segment_id=ended, end_ms=at_ms))
+        else:
+            pause, ended = self._recording.pause, list[str | None]()
+            self._guard_recording(lambda: ended.append(pause(at_ms)))
+            for segment_id in ended:
+                if segment_id is not None:
+                    self._emit(ev.SegmentEnded(at_ms=at_ms, segment_id=segment_id, end_ms=at_ms))
 
     def _mute(self, channel: Channel, start_ms: int, end_ms: int) -> None:
-        if self._recording is not None:
+        if self._recording is not None and not self._recording_finished:
             self._guard_recording(self._recording.mute, channel, start_ms, end_ms)
+        elif (recording := self._recording or self._stopped) is not None:
+            self._mute_late(recording, channel, start_ms, end_ms)
+
+    def _mute_late(self, recording: RecordingWriter, channel: Channel, start_ms: int, end_ms: int) -> None:
+        """The redacted text came when the recording was over; the file is still there, unless encoded."""
+        from voicetrace.audio import ClipError, RecordingError
+        from voicetrace.audio.facts import facts_of
+
+        try:
+            if self._recording_finished and self._settings.recording_format != "wav":
+                raise RecordingError("it is encoded")  # noqa: TRY301
+            recording.mute(channel, start_ms, end_ms)
+            if self._recording_finished:
+                self._tell_finished(facts_of(recording.path))
+        except (OSError, ClipError, RecordingError) as error:
+            self._fault(self._now_ms, f"{channel} audio from {start_ms} ms could not be silenced: {error}")
 
     def _guard_recording(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         try:
@@ -313,6 +335,7 @@ class CallFiles:
         except Exception as error:  # noqa: BLE001  said in the record
             recording, self._recording = self._recording, None
             if recording is not None:
+                self._stopped = recording
                 recording.close()
                 for segment_id in recording.segments.as_mapping():
                     self._emit(
@@ -338,6 +361,7 @@ class CallFiles:
         if self._recording is not None:
             finish = self._recording.finish
             self._guard_recording(lambda: facts.append(finish(end_ms)))
+            self._recording_finished = bool(facts)
         if self._adopted is not None and (copied := self._copy_adopted(self._adopted)) is not None:
             self._announce(copied, then)
         elif not facts:
@@ -360,6 +384,11 @@ class CallFiles:
     def _announce(self, facts: RecordingFacts, then: Callable[[], None]) -> None:
         if facts.note:
             self._fault(self._now_ms, facts.note)
+        self._tell_finished(facts)
+        # queued behind the journal's line of that event, and of what is silenced late
+        self._writer.submit(self._writer.submit, then)
+
+    def _tell_finished(self, facts: RecordingFacts) -> None:
         self._emit(
             ev.RecordingFinished(
                 at_ms=self._now_ms,
@@ -369,7 +398,6 @@ class CallFiles:
                 sha256=facts.sha256,
             )
         )
-        self._writer.submit(then)  # queued behind the journal's line of that event
 
     def _finish_files(self, documents: Callable[[], dict[str, Any]], done: Callable[[], None]) -> None:
         name = MESSAGES_NAME

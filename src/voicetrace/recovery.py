@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from voicetrace import events as ev
 from voicetrace.audio import RecordingError, RecordingFacts, repair
 from voicetrace.call import CallRecorder, fold
+from voicetrace.call.recording import Stretch
 from voicetrace.files import MESSAGES_NAME, TRACE_NAME, write_json
 from voicetrace.journal import (
     FILE_NAME,
@@ -106,7 +107,12 @@ def _finish(path: Path, report: Recovery, exporter: SpanExporter | None) -> None
     if not journal.ended:
         end_ms = max(recorder.now_ms, facts.duration_ms if facts else 0)
         closing.append(ev.CallEnded(at_ms=end_ms, reason=REASON))
-    if facts is not None and (recorder.recording is None or recorder.recording.sha256 is None):
+    for event in closing:
+        recorder.apply(event)
+    if facts is not None and recorder.silenced:  # now that also what went on has its end
+        facts, more = _mend_recording(path.parent, recorder, silenced=recorder.silenced)
+        closing += [ev.CaptureFault(at_ms=recorder.now_ms, message=m) for m in more]
+    if facts is not None and (recorder.recording is None or recorder.recording.sha256 != facts.sha256):
         closing.append(
             ev.RecordingFinished(
                 at_ms=recorder.now_ms,
@@ -117,8 +123,7 @@ def _finish(path: Path, report: Recovery, exporter: SpanExporter | None) -> None
             )
         )
     append_events(path, closing)
-    for event in closing:
-        recorder.apply(event)
+    recorder = fold([*journal.events, *closing])
     _write_outputs(path, recorder, exporter)
     whole = Journal(path, (*journal.events, *closing), journal.problems, journal.torn)
     report.recovered.append(voice_call(whole))
@@ -129,14 +134,16 @@ def _beside(journal: Path, name: str) -> Path:
     return journal.with_name(name if journal.name == FILE_NAME else f"{journal.stem}.{name}")
 
 
-def _mend_recording(folder: Path, recorder: CallRecorder) -> tuple[RecordingFacts | None, list[str]]:
+def _mend_recording(
+    folder: Path, recorder: CallRecorder, *, silenced: Sequence[Stretch] = ()
+) -> tuple[RecordingFacts | None, list[str]]:
     if recorder.recording is None:
         return None, []
     name = Path(recorder.recording.uri)
     if name.name != str(name):  # not ours to touch: only what lies beside the journal is mended
         return None, [f"the recording {name} does not lie beside the journal; it is left as it is"]
     try:
-        return repair(folder / name, end_ms=recorder.now_ms, muted=recorder.muted), []
+        return repair(folder / name, end_ms=recorder.now_ms, muted=silenced), []
     except RecordingError as error:
         return None, [str(error)]
 

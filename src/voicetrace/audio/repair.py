@@ -10,7 +10,7 @@ from pathlib import Path
 from voicetrace.audio.errors import ClipError, RecordingError
 from voicetrace.audio.facts import RecordingFacts, facts_of
 from voicetrace.audio.transcode import SUFFIXES, partial_path
-from voicetrace.audio.wav import FRAME_BYTES, HEADER_BYTES, header, muted_samples, read_info, silence
+from voicetrace.audio.wav import FRAME_BYTES, HEADER_BYTES, header, read_info, samples_within, silence
 from voicetrace.messages import Channel
 
 
@@ -48,7 +48,7 @@ def repair(
             file.write(header(info.sample_rate_hz, frames * FRAME_BYTES))
             file.flush()
             for channel, start_ms, stop_ms in muted:
-                silence(file.fileno(), channel, *muted_samples(start_ms, stop_ms, info.sample_rate_hz))
+                silence(file.fileno(), channel, *samples_within(start_ms, stop_ms, info.sample_rate_hz))
             os.fsync(file.fileno())
         for kind in ("flac", "opus"):
             partial_path(path.with_suffix(SUFFIXES[kind])).unlink(missing_ok=True)

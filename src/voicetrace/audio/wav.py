@@ -24,8 +24,6 @@ CHANNELS: Final = tuple(Channel)
 HEADER_BYTES: Final = 44
 FRAME_BYTES: Final = 2 * len(CHANNELS)
 OPEN_SIZE: Final = 0xFFFFFFFF
-MUTE_AROUND_MS: Final = 200
-"""How much before and behind a muted stretch goes too: bounds of speech are not exact."""
 _BLOCK: Final = 1 << 16  # frames written at a time: what a write costs in memory, however long it is
 
 
@@ -131,10 +129,9 @@ class SparseWav:
             os.close(fd)
 
 
-def muted_samples(start_ms: int, end_ms: int, sample_rate_hz: int) -> tuple[int, int]:
-    """The samples that go when a stretch in call-ms is muted."""
-    low = max(0, start_ms - MUTE_AROUND_MS) * sample_rate_hz // 1000
-    return low, (end_ms + MUTE_AROUND_MS) * sample_rate_hz // 1000
+def samples_within(start_ms: int, end_ms: int, sample_rate_hz: int) -> tuple[int, int]:
+    """The samples of a stretch in call-ms, those that it cuts included."""
+    return max(0, start_ms) * sample_rate_hz // 1000, -(-max(0, end_ms) * sample_rate_hz // 1000)
 
 
 def silence(fd: int, channel: Channel, start: int, end: int) -> None:
@@ -148,6 +145,8 @@ def silence(fd: int, channel: Channel, start: int, end: int) -> None:
         offset = HEADER_BYTES + at * FRAME_BYTES
         there = os.pread(fd, (min(end, at + _BLOCK) - at) * FRAME_BYTES, offset)
         samples = np.frombuffer(there, "<i2", len(there) // 2).copy()
+        if not samples[column :: len(CHANNELS)].any():
+            continue  # a hole stays one
         samples[column :: len(CHANNELS)] = 0
         _pwrite(fd, samples.tobytes(), offset)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from voicetrace.audio.errors import ClipError, RecordingError
 from voicetrace.audio.facts import RecordingFacts, encode, facts_of
 from voicetrace.audio.index import IndexWriter, index_path
@@ -17,7 +19,7 @@ from voicetrace.audio.placement import AHEAD_MS, CallerPlacer, Placed
 from voicetrace.audio.repair import repair
 from voicetrace.audio.segments import Segments
 from voicetrace.audio.transcode import RecordingFormat
-from voicetrace.audio.wav import CHANNELS, SparseWav, muted_samples
+from voicetrace.audio.wav import CHANNELS, SparseWav, samples_within, silence
 from voicetrace.messages import Channel
 
 JOIN_MS: Final = 30
@@ -138,6 +140,7 @@ class RecordingWriter:
         """
         run = to_mono(pcm, channels)
         rate = rate_hz or self.sample_rate_hz
+        run = self._said_in_segments(run, start_ms * rate // 1000, rate)
         if not self._takes(Channel.AGENT, run.size * 1000 / rate) or not run.size:
             return
         track = self._tracks[Channel.AGENT]
@@ -162,19 +165,23 @@ class RecordingWriter:
                 self._index.lost(channel, start_ms, end_ms, reason)
 
     def mute(self, channel: Channel, start_ms: int, end_ms: int) -> None:
-        """Silence a stretch of a channel, and a little around it; also what of it still comes.
+        """Silence a stretch of a channel; also what of it still comes, and what a closed file has.
 
         Raises:
-            RecordingError: the disk failed just now.
+            RecordingError: the disk failed just now, or the closed file is no longer there.
         """
-        low, high = muted_samples(start_ms, end_ms, self.sample_rate_hz)
+        low, high = samples_within(start_ms, end_ms, self.sample_rate_hz)
         track = self._tracks[channel]
         track.muted = [(a, b) for a, b in track.muted if b > track.written]
         track.muted.append((low, high))
+        if self._wav is None:
+            with self._guarded("silenced"), self.path.open("r+b") as file:
+                silence(file.fileno(), channel, low, high)
+            return
         with self._guarded("written"):
-            if self._wav is not None and self._index is not None:
-                self._wav.silence(channel, low, high)
-                self._index.lost(channel, start_ms, end_ms, "redacted")
+            assert self._index is not None
+            self._wav.silence(channel, low, high)
+            self._index.lost(channel, start_ms, end_ms, "redacted")
 
     def advance(self, now_ms: float) -> None:
         """Nothing came up to `now_ms`, and nothing waits in a queue: write what is still held back.
@@ -196,10 +203,21 @@ class RecordingWriter:
     def pause(self, at_ms: int) -> str | None:
         """Stop recording at `at_ms` (consent withdrawn): what was heard from then on is not written.
 
+        What was written of it already goes: on another thread audio may overtake the withdrawal.
+
         Returns:
             The id of the segment that ended, if one was running.
+
+        Raises:
+            RecordingError: the disk failed just now.
         """
-        return self.segments.end(at_ms)
+        ended = self.segments.end(at_ms)
+        first = at_ms * self.sample_rate_hz // 1000
+        with self._guarded("written"):
+            for channel, track in self._tracks.items():
+                if ended is not None and self._wav is not None:
+                    self._wav.silence(channel, first, track.written)
+        return ended
 
     def resume(self, at_ms: int) -> str:
         """Record from `at_ms` on; gives the id of the segment that begins."""
@@ -250,6 +268,16 @@ class RecordingWriter:
         note = "recording stopped early: the disk failed"
         self._facts = replace(facts, lost_ms=self.lost_ms, note=note)
         return self._facts
+
+    def _said_in_segments(self, run: Samples, start: int, rate_hz: int) -> Samples:
+        """A run with silence where it was not said in a segment; it may be placed a little beside that."""
+        kept = list(self.segments.covered(start, run.size, rate_hz))
+        if kept == [(start, start + run.size)]:
+            return run
+        out = np.zeros_like(run)
+        for low, high in kept:
+            out[low - start : high - start] = run[low - start : high - start]
+        return out
 
     def _takes(self, channel: Channel, duration_ms: float) -> bool:
         if channel not in self._channels:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from voicetrace import events as ev
 from voicetrace.call.book import Book, Handlers
-from voicetrace.call.drafts import Draft, UserDraft
-from voicetrace.call.recording import Tape
+from voicetrace.call.drafts import Draft, SpeechDraft, UserDraft
+from voicetrace.call.recording import Stretch, Tape
 from voicetrace.call.snapshots import snapshot
 from voicetrace.call.speech import Speeches
 from voicetrace.call.steps import Steps
@@ -21,6 +21,7 @@ from voicetrace.messages import (
     Recording,
     Role,
     State,
+    TextSource,
     TextStatus,
     VoiceMessage,
     regressions,
@@ -30,10 +31,6 @@ from voicetrace.messages import (
 
 class ContractError(AssertionError):
     """The fold was about to write a record that breaks the contract: a bug in voicetrace."""
-
-
-# (channel, start, end) in call-ms
-Stretch = tuple[Channel, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +69,6 @@ class CallRecorder:
         self._users = UserTurns(self._book, self._steps)
         self._speeches = Speeches(self._book, self._steps)
         self._tape = Tape(self._book)
-        self.muted: dict[Stretch, None] = {}
-        """Every stretch of audio that had to go, in the order in which that was known."""
         self._handlers: Handlers = {
             ev.CallStarted: self._on_call_started,
             ev.CallSpanBound: self._on_call_span_bound,
@@ -137,6 +132,16 @@ class CallRecorder:
         return self._tape.recording
 
     @property
+    def silenced(self) -> list[Stretch]:
+        """Where there may be no audio: what was redacted, and what was said without consent."""
+        without = [
+            (channel, start, self.now_ms if end is None else end)
+            for start, end in self._book.unconsented
+            for channel in Channel
+        ]
+        return [*self._tape.muted, *without]
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """When uncommitted speech falls due, in call-ms; ``None`` when nothing waits for time to pass."""
         return self._users.next_deadline_ms
@@ -170,11 +175,12 @@ class CallRecorder:
         written: list[VoiceMessage] = []
         settled: list[VoiceMessage] = []
         muted: list[Stretch] = []
-        for draft in sorted(self._book.touched.values(), key=lambda d: d.seq):
+        for draft in list(self._book.touched.values()):
             if self._book.unconsented and self._spoken_unkept(draft):
                 self._book.withhold(draft)
             if draft.muted:
                 muted += self._mute(draft)
+        for draft in sorted(self._book.touched.values(), key=lambda d: d.seq):
             message = snapshot(draft, self._tape, call_ended=self._book.ended is not None)
             if message is None or message == draft.last:
                 continue
@@ -205,13 +211,27 @@ class CallRecorder:
 
     def _mute(self, draft: Draft) -> list[Stretch]:
         """What of a redacted message's audio has not been silenced yet."""
-        if isinstance(draft, UserDraft):
-            stretches = [(Channel.CALLER, start, end) for start, end in draft.closed()]
-        else:
-            stretches = [(Channel.AGENT, start, end) for start, end in draft.ranges()]
-        new = [s for s in stretches if s not in self.muted]
-        self.muted.update(dict.fromkeys(new))
+        channel, ranges = self._heard(draft)
+        if isinstance(draft, SpeechDraft) and draft.settled:
+            # it was never said how far that played: a process died
+            ranges += [(start, self._book.now_ms) for start in draft.unfinished()]
+        said = isinstance(draft, UserDraft) and draft.settled and draft.source is not TextSource.TEXT_INPUT
+        if said and not ranges and self._tape.holds(channel):
+            self._book.warn(
+                f"message {draft.key}: where it was said is not known, so its audio is not silenced"
+            )
+        new = self._tape.mute(channel, ranges)
+        for other in self._book.drafts.values() if new else ():
+            side, heard = self._heard(other)
+            if side is channel and any(a < end and b > start for a, b in heard for _, start, end in new):
+                self._book.touch(other)  # what is silenced around a message may be another's
         return new
+
+    def _heard(self, draft: Draft) -> tuple[Channel, list[tuple[int, int]]]:
+        """On which side of the recording a message was heard, and when."""
+        if isinstance(draft, UserDraft):
+            return Channel.CALLER, draft.closed()
+        return Channel.AGENT, draft.recorded_ranges()
 
     # -- the call ------------------------------------------------------------------------------------
     def _on_call_started(self, e: ev.CallStarted) -> None:

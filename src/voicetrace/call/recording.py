@@ -4,10 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from voicetrace import events as ev
 from voicetrace.call.book import Book, Handlers
 from voicetrace.messages import Channel, Recording, Segment, Selection
+
+MUTE_AROUND_MS: Final = 200
+"""How much before and behind a redacted message is silenced too: bounds of speech are not exact."""
+
+# (channel, start, end) in call-ms
+Stretch = tuple[Channel, int, int]
 
 
 class Tape:
@@ -19,6 +26,8 @@ class Tape:
         self._recording_end: ev.RecordingFinished | None = None
         self._segments: dict[str, tuple[int, int | None]] = {}
         self._withdrawn: list[int] = []  # when consent was withdrawn, in call-ms
+        self.muted: dict[Stretch, None] = {}
+        """Every stretch of audio that had to go, in the order in which that was known."""
         self.handlers: Handlers = {
             ev.RecordingStarted: self._on_started,
             ev.SegmentStarted: self._on_segment_started,
@@ -93,8 +102,8 @@ class Tape:
             self._book.touch_all()
 
     def _on_finished(self, e: ev.RecordingFinished) -> None:
-        if self._recording is not None and self._recording_end is None:
-            self._recording_end = e
+        if self._recording is not None:
+            self._recording_end = e  # told again: something was silenced after the end
 
     def selections(self, ranges: Iterable[tuple[int, int]], channel: Channel) -> list[Selection]:
         """The stretches of the recording that hold these call-ms ranges, in segment ms."""
@@ -104,10 +113,29 @@ class Tape:
         for start, end in ranges:
             for segment_id, (begin, stop) in self._segments.items():
                 low, high = max(start, begin), end if stop is None else min(end, stop)
-                if high > low:
+                for a, b in self._audible(channel, low, high):
                     out.append(
                         Selection(
-                            segment_id=segment_id, channel=channel, start_ms=low - begin, end_ms=high - begin
+                            segment_id=segment_id, channel=channel, start_ms=a - begin, end_ms=b - begin
                         )
                     )
         return out
+
+    def mute(self, channel: Channel, ranges: Iterable[tuple[int, int]]) -> list[Stretch]:
+        """What was heard there must go, with a little around it; gives what of that is new."""
+        wanted = [(channel, max(0, a - MUTE_AROUND_MS), b + MUTE_AROUND_MS) for a, b in ranges]
+        new = [stretch for stretch in wanted if stretch not in self.muted]
+        self.muted.update(dict.fromkeys(new))
+        return new
+
+    def holds(self, channel: Channel) -> bool:
+        """Whether the call is recorded, and that side of it."""
+        return self._recording is not None and channel in self._recording.channels
+
+    def _audible(self, channel: Channel, low: int, high: int) -> list[tuple[int, int]]:
+        """What of a stretch was not silenced."""
+        left = [(low, high)]
+        for muted, start, end in self.muted:
+            if muted is channel:
+                left = [part for a, b in left for part in ((a, min(b, start)), (max(a, end), b))]
+        return [(a, b) for a, b in left if a < b]
