@@ -426,6 +426,8 @@ def write_json(path: Path, document: Any) -> None:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a loss of power could leave it under its name, and empty
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
