@@ -70,6 +70,16 @@ def test_a_hook_that_keeps_failing_is_switched_off_and_others_go_on(caplog):
     assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 2
 
 
+def test_what_goes_on_is_never_said_to_be_off(caplog):
+    told = []
+    guard = Guard(told.append)
+    for _ in range(MAX_FAILURES + 5):
+        guard.failed("redact", ValueError("again"))
+    assert guard.failures["redact"] == MAX_FAILURES + 5
+    assert told == ["voicetrace's redact failed: ValueError: again"]
+    assert " off " not in caplog.text
+
+
 def test_a_report_that_raises_is_counted_and_goes_no_further():
     def report(what):
         raise RuntimeError("no")

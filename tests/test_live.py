@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import voicetrace
 from voicetrace import events as ev
 from voicetrace import live
+from voicetrace.guard import MAX_FAILURES
 from voicetrace.journal import journals_in, read_journal_call
 from voicetrace.live import LiveCall
 from voicetrace.messages import TextSource, TimingSource
@@ -308,3 +309,24 @@ def test_no_error_that_quotes_what_was_said_brings_it_in(tmp_path, chosen, caplo
     kept += [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]
     assert len(kept) > 4
     assert not [k for k in kept if "sesame" in k]
+
+
+def test_a_redactor_that_keeps_failing_is_asked_every_time_and_lets_nothing_through(tmp_path, caplog):
+    asked = []
+
+    def fails_at_first(text: str) -> str:
+        asked.append(text)
+        if len(asked) <= 2 * MAX_FAILURES:
+            raise ValueError(text)
+        return "[redacted]"
+
+    made = LiveCall(settings=Settings(directory=tmp_path, redact=fails_at_first), framework="test")
+    for n in range(2 * MAX_FAILURES + 1):
+        made.emit(ev.UserMessageAdded(at_ms=n, item_id=f"i{n}", text="secret", source=TextSource.TEXT_INPUT))
+    made.close("done")
+    assert WRITER.drain(10)
+    (call,) = voicetrace.read_calls(tmp_path)
+    assert [m.text for m in call.messages] == [None] * (2 * MAX_FAILURES) + ["[redacted]"]
+    assert b"secret" not in b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+    assert "secret" not in caplog.text
+    assert " off " not in caplog.text

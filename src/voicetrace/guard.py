@@ -52,11 +52,16 @@ class Guard:
         self._report = report
         self._max_failures = max_failures
 
-    def failed(self, hook: str, error: Exception) -> None:
-        """Count one failure; log and report the first, and the one that switches the hook off."""
+    def failed(self, hook: str, error: Exception, *, switches_off: bool = False) -> None:
+        """Count one failure; log and report the first, and the one that switches the hook off.
+
+        Only what `wrap` guards is ever off. What must go on, as a redactor without which nothing may be
+        kept, is counted here and runs again.
+        """
         self.failures[hook] += 1
         count = self.failures[hook]
-        if count not in (1, self._max_failures):
+        off = switches_off and count == self._max_failures
+        if count > 1 and not off:
             return
         # an error may refuse to be printed, a handler to log, and a report to be told: none may get out
         what = f"voicetrace's {hook} failed: {type(error).__name__}"
@@ -65,7 +70,7 @@ class Guard:
             private = self._private()
         with self._last_resort():
             what += _place(error) if private else f": {error}"
-        if count == self._max_failures:
+        if off:
             what += f" ({count} times; it is now off for this call)"
         with self._last_resort():
             logger.warning("%s; the call goes on", what, exc_info=None if private else error)
@@ -94,7 +99,7 @@ class Guard:
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  the whole point: counted and logged in `failed`
-                self.failed(hook, error)
+                self.failed(hook, error, switches_off=True)
                 return None
 
         return guarded
