@@ -19,7 +19,7 @@ help: ## What there is to make
 demo: $(READY) ## A real call, offline, recorded and read back (about a minute)
 	$(BIN)/voicetrace demo --out $(OUT) --force
 	@echo
-	@echo "The call is in $(OUT). Look at it with: $(BIN)/voicetrace inspect $(OUT)"
+	@echo "The call is in $(OUT). Open $(OUT)/call.html in a browser, or: $(BIN)/voicetrace inspect $(OUT)"
 
 test: $(READY) ## All tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

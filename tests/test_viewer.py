@@ -240,7 +240,7 @@ def test_why_there_is_no_audio() -> None:
     )
     assert [m["silent"] for m in said] == [
         "typed: there is no audio",
-        "never played: there is no audio",
+        "no audio",
         "no audio before the message ends",
         "none of the recording is this message's",
     ]

@@ -104,7 +104,7 @@ def no_audio(message: VoiceMessage) -> str:
     if message.text_source is TextSource.TEXT_INPUT:
         return "typed: there is no audio"
     if message.state is State.UNPLAYED:
-        return "never played: there is no audio"
+        return "no audio"
     if message.state is State.OPEN:
         return "no audio before the message ends"
     return "none of the recording is this message's"

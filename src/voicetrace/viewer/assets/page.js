@@ -419,7 +419,7 @@
       onclick: () => playMessage(place),
     });
     const times = message.start === null
-      ? make("span", {}, message.state === "unplayed" ? "no time: it was not played" : "time not known")
+      ? message.state === "unplayed" ? null : make("span", {}, "time not known")
       : make("span", {}, `${clock(message.start)}–${message.end === null ? "end not known" : clock(message.end)}`);
     const parts = message.ranges.length > 1 ? ` in ${message.ranges.length} parts` : "";
     const item = make(
