@@ -12,10 +12,13 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from pc_doubles import WORD_S, MadeUpVoice
+from pc_record import Outcome as Recorded
+from pc_record import record
 from pc_script import Outcome, Parts, Script, push, run_script
 from pipecat.frames import frames
 from pipecat.processors.frame_processor import FrameProcessor
@@ -234,6 +237,24 @@ def realtime_script(**changes: Any) -> Script:
         **changes,
     }
     return Script(**options)
+
+
+def record_realtime(
+    turns: Sequence[Turn], answers: dict[str, Answer], directory: Path, **changes: Any
+) -> tuple[Recorded, RealtimeServer]:
+    """As `run_realtime`, with voicetrace in the pipeline; ``options`` are those of `record`."""
+    servers: list[RealtimeServer] = []
+    options = {"configure": {"audio": "agent"}, **changes.pop("options", {})}
+
+    def script() -> Script:
+        servers.append(RealtimeServer(turns, {"greeting": Answer("Hello there."), **answers}))
+        return realtime_script(**changes)
+
+    async def connect(*args: Any, **kwargs: Any) -> RealtimeServer:
+        return await servers[0].connect(*args, **kwargs)
+
+    with mock.patch.object(openai_realtime, "websocket_connect", connect):
+        return record(script, directory, **options), servers[0]
 
 
 def run_realtime(

@@ -12,7 +12,6 @@ import hashlib
 import json
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,14 +57,16 @@ class ContextIds:
     def __init__(self, make_id: Callable[[], str] = new_id) -> None:
         self._make_id = make_id
         self._seen: weakref.WeakSet[LLMContext] = weakref.WeakSet()
-        self._reserved: deque[str] = deque()
         self._attempt: tuple[str, str] | None = None  # the text of a speculated turn, and its id
 
-    def reserve(self) -> str:
-        """An id for a user message that will be appended later; the next new one gets it."""
-        item_id = self._make_id()
-        self._reserved.append(item_id)
-        return item_id
+    def make(self) -> str:
+        """An id for a message that will be appended later; see `name_newest`."""
+        return self._make_id()
+
+    def name_newest(self, context: LLMContext, item_id: str) -> None:
+        """Give the context's newest message the id that a realtime provider, or `make`, gave it before."""
+        if self.of(context) and all(item_id != known for _, known in _CONTEXTS[context]):
+            _CONTEXTS[context][-1] = (_CONTEXTS[context][-1][0], item_id)
 
     def of(self, context: LLMContext) -> tuple[str, ...]:
         """The ids of the context's messages, in order."""
@@ -121,11 +122,9 @@ class ContextIds:
         return [found or self._new(message) for message, found in zip(messages, ids, strict=True)]
 
     def _new(self, message: Any) -> str:
-        if role_of(message) == "user":
-            if self._attempt is not None:  # it held: the committed text may differ in its punctuation
-                item_id = self._attempt[1]
-                self._attempt = None
-                return item_id
-            if self._reserved:
-                return self._reserved.popleft()
+        if self._attempt is not None and role_of(message) == "user":
+            # it held: the committed text may differ in its punctuation
+            item_id = self._attempt[1]
+            self._attempt = None
+            return item_id
         return self._make_id()

@@ -476,9 +476,7 @@ class SpeechAdapter:
         context = self._contexts.get(frame.metadata.get(SPEECH_KEY, ""))
         if context is not None:
             spaced = bool(frame.includes_inter_frame_spaces)
-            context.passed.append(
-                TextPartForConcatenation(frame.text, includes_inter_part_spaces=spaced)
-            )
+            context.passed.append(TextPartForConcatenation(frame.text, includes_inter_part_spaces=spaced))
 
     def _finish_bracket(self, output: Output, *, interrupted: bool) -> None:
         bracket = self._brackets.get(output)
