@@ -533,3 +533,28 @@ def test_asked_of_no_running_call_it_says_so(tmp_path: Path) -> None:
 def test_configure_names_the_choices() -> None:
     with pytest.raises(ValueError, match=r"configure\(consent='maybe'\): choose one of 'given', 'awaited'"):
         settings.configure(consent="maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("off_ms", "kept"), [(300, True), (299, False)])
+def test_a_transcript_after_the_end_of_the_speech_is_kept_by_when_it_was_said(
+    off_ms: int, kept: bool
+) -> None:
+    """Also while somebody speaks on: of text that came too late not even the journal has a copy."""
+    recorder = fold(
+        [
+            started(),
+            ev.UserSpeechStarted(at_ms=100, start_ms=100, source=VAD, item_id="u"),
+            ev.ResponseStarted(at_ms=200, item_ids=("u",)),
+        ],
+        strict=True,
+    )
+    stop = ev.UserSpeechStopped(at_ms=300, end_ms=300, source=VAD, item_id="u")
+    if kept:
+        recorder.apply(stop)
+    recorder.apply(ev.ConsentChanged(at_ms=off_ms, given=False))
+    recorder.apply(ev.ConsentChanged(at_ms=400, given=True))
+    source = TextSource.REALTIME_INPUT_TRANSCRIPT
+    words = ev.UserTranscript(at_ms=450, text="all", final=True, source=source, item_id="u")
+    assert recorder.apply(words).text_kept is kept
+    (message,) = recorder.ordered()
+    assert message.text == ("all" if kept else None)
