@@ -360,6 +360,21 @@ def test_vt11_text_that_was_never_timed_is_not_called_heard(play: Any) -> None:
     )
 
 
+def test_punctuation_that_is_timed_apart_belongs_to_its_word(play: Any) -> None:
+    def split(stage: Any) -> None:
+        timed = stage.parts.tts.add_word_timestamps
+
+        async def apart(word_times: list[tuple[str, float]], context_id: str | None = None) -> None:
+            ((word, at),) = word_times
+            tokens = [(word.rstrip("."), at), *[(".", at)] * word.endswith("."), (" ", at)]
+            await timed(tokens, context_id, pre_merge_tokens=True)
+
+        stage.parts.tts.add_word_timestamps = apart
+
+    call = play(lambda: Script(said=BARGE_IN, replies=STORY, at=[(0.5, split)], until=10), clean=False)
+    assert call.named()[1]["text"] == "One two three four five six seven eight. Nine"
+
+
 def test_an_interruption_in_the_last_word(play: Any) -> None:
     # committed when its last word began, as if it had been heard to the end (E15)
     call = play(

@@ -23,6 +23,7 @@ from pipecat.services.stt_service import STTService
 from pipecat.services.tts_service import TTSService
 from pipecat.transports.base_input import BaseInputTransport
 from pipecat.transports.base_output import BaseOutputTransport
+from pipecat.utils.text.word_timestamp_utils import merge_punct_tokens
 
 from voicetrace import semconv, settings
 from voicetrace.guard import Guard
@@ -199,7 +200,8 @@ class PipelineTrace:
         ) -> None:
             if not call.closed:
                 spaced = bool(kwargs.get("includes_inter_frame_spaces", args[0] if args else None))
-                timed(context_id, list(word_times), spaced=spaced)
+                merge = bool(kwargs.get("pre_merge_tokens", args[1] if len(args) > 1 else None))
+                timed(context_id, merge_punct_tokens(word_times) if merge else word_times, spaced=spaced)
             await original(word_times, context_id, *args, **kwargs)
 
         return add_word_timestamps
