@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import json
 import os
 import time
@@ -17,7 +18,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider
-from pc_doubles import Reply, Said
+from pc_doubles import FakeLLM, Reply, Said
 from pc_record import Outcome, check, leftovers, record, record_all, record_many, said, spoke
 from pc_script import Parts, Script, Stage, build, plain, play, push, speak
 from pipecat.bus import BusBridgeProcessor
@@ -297,6 +298,23 @@ def test_without_turn_tracking_the_call_has_a_span_of_ours_and_the_steps_pipecat
     assert call.named() == ONE
     assert call.spans_named("conversation") == []
     assert [s.name for s in call.spans if s.name in ("voicetrace.call", "llm")] == ["llm", "voicetrace.call"]
+
+
+class Untraced(FakeLLM):
+    """A service without a tracing decorator, as Nova Sonic's or Ultravox's."""
+
+    _process_context = inspect.unwrap(FakeLLM._process_context)  # type: ignore[assignment]
+
+
+def test_a_service_that_traces_nothing_has_a_step_of_ours_in_pipecats_own_trace(tmp_path: Path) -> None:
+    call = check(record(lambda: one(llm=lambda script: Untraced(script.replies, name="llm")), tmp_path))
+    assert call.named() == ONE
+    assert call.spans_named("llm") == []
+    (root,) = call.spans_named("conversation")
+    (step,) = call.spans_named("voicetrace.llm_step")
+    assert step.parent is not None
+    assert step.parent.span_id == root.context.span_id
+    assert call.steps() == [{"context": ["other", "u1"], "output": ["a1"], "speculative": False}]
 
 
 def test_a_sampler_that_drops_every_span_leaves_a_whole_journal(tmp_path: Path) -> None:
