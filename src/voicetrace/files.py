@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 RECORDING_STEM: Final = "recording"
 MESSAGES_NAME: Final = "messages.json"
 TRACE_NAME: Final = "trace.json"
+# events that a full disk refused wait in memory, about 5 MB of them; above that the oldest are lost
+MAX_UNWRITTEN: Final = 10_000
 
 
 class CallFiles:
@@ -53,6 +56,7 @@ class CallFiles:
         self._emit = emit
         self._journal: JournalWriter | None = None
         self._journal_failed = False
+        self._unwritten: deque[ev.Event] = deque(maxlen=MAX_UNWRITTEN)
         self._recording: RecordingWriter | None = None
         self._stopped: RecordingWriter | None = None  # it failed
         self._recording_finished = False
@@ -209,12 +213,19 @@ class CallFiles:
     def _append(self, event: ev.Event) -> None:
         self._now_ms = max(self._now_ms, event.at_ms)
         if self._journal is not None:
-            try:
-                self._journal.append(event)
-            except Exception as error:  # noqa: BLE001  said in the record
-                self._journal_error(error)
+            self._unwritten.append(event)
+            self._write_events(self._journal)
         if self._recording is not None and not self._recording.failed:
             self._guard_recording(self._recording.advance, event.at_ms)
+
+    def _write_events(self, journal: JournalWriter) -> None:
+        """Also those that the disk refused before: it may be full for a while only."""
+        try:
+            while self._unwritten:
+                journal.append(self._unwritten[0])
+                self._unwritten.popleft()
+        except Exception as error:  # noqa: BLE001  said in the record
+            self._journal_error(error)
 
     def _sync(self) -> None:
         if self._journal is not None:

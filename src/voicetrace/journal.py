@@ -81,7 +81,13 @@ class JournalWriter:
         self._torn = False
 
     def sync(self) -> None:
-        """Make what was appended survive the loss of the machine."""
+        """Make what was appended survive the loss of the machine.
+
+        Raises:
+            FileNotFoundError: somebody removed the file, so nothing that is appended survives.
+        """
+        if not os.fstat(self._fd).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it was removed", str(self.path))
         if hasattr(os, "fdatasync"):
             os.fdatasync(self._fd)
         else:  # pragma: no cover - macOS

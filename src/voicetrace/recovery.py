@@ -85,7 +85,7 @@ def recover(directory: str | Path, *, exporter: SpanExporter | None = None) -> R
 
 
 def _recover_one(path: Path, report: Recovery, exporter: SpanExporter | None) -> None:
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():  # what a link points at has a folder of its own
         raise JournalError(f"{path} is no regular file; it was left as it is")
     with claimed(path) as ours:  # to the end: two that recover one call would end it twice
         if ours:
@@ -140,7 +140,8 @@ def _mend_recording(
     if recorder.recording is None:
         return None, []
     name = Path(recorder.recording.uri)
-    if name.name != str(name):  # not ours to touch: only what lies beside the journal is mended
+    # not ours to touch: only what lies beside the journal is mended
+    if name.name != str(name) or (folder / name).is_symlink():
         return None, [f"the recording {name} does not lie beside the journal; it is left as it is"]
     try:
         return repair(folder / name, end_ms=recorder.now_ms, muted=silenced), []
