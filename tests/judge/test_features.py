@@ -151,6 +151,9 @@ def test_talking_over_the_caller():
 
 def test_an_agent_that_stops_for_nobody():
     assert kinds(turn("a", 0, 3000, state="interrupted"), turn("a", 4000, 5000)) == [("false_trigger", 0)]
+    in_a_pause = turn("a", 0, 3000, state="interrupted", interrupted_at_ms=3800)
+    assert kinds(in_a_pause, turn("u", 3500, 5000)) == []
+    assert kinds(in_a_pause, turn("u", 5000, 6000)) == [("false_trigger", 0)]
     assert kinds(turn("a", 0, 3000, state="interrupted"), turn("u", 2900, 5000)) == []
 
 

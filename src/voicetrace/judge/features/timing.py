@@ -154,7 +154,8 @@ def overlaps_of(turns: Sequence[Turn], agent: Ranges | None) -> tuple[Overlap, .
                     )
     for agent_index, spoken in own:
         if spoken.state is State.INTERRUPTED:
-            at = spoken.end_ms
+            # it may have been stopped in a pause, after its last sound
+            at = max(spoken.end_ms, spoken.interrupted_at_ms or 0)
             near = [
                 t
                 for t in turns
