@@ -8,6 +8,7 @@ also ``trace.json``, the call's spans, where nothing could send them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from voicetrace import events as ev
 from voicetrace.journal import FILE_NAME, JournalWriter
@@ -62,6 +63,7 @@ class CallFiles:
         self._recording_finished = False
         self._asked_to_record = False
         self._adopted: Path | None = None  # the framework's own file
+        self._held: BinaryIO | None = None  # it, open: it may be deleted as soon as the call is over
         self._consent_from_ms: int | None = 0 if settings.consent == "given" else None
         self._lost: dict[Channel, tuple[int, int]] = {}  # audio refused by the full queue, call-ms
         self._now_ms = 0
@@ -112,12 +114,21 @@ class CallFiles:
     def adopt_recording(self, path: Path, sample_rate_hz: int) -> None:
         """Take the file that the framework makes, both channels from call-ms 0 on, instead of making one.
 
-        It is copied when the call is over, and must be whole by then.
+        It is copied when the call is over, and must be whole by then; see `hold_adopted`.
         """
         if not self._asked_to_record and self.directory is not None:
             self._asked_to_record = True
             self._adopted = path
             self._writer.submit(self._announce_adopted, path.with_stem(RECORDING_STEM).name, sample_rate_hz)
+
+    def hold_adopted(self) -> None:
+        """Open the adopted file, which is whole now; its owner may delete it before the writer gets to it.
+
+        The one thing that is done with a file on the event loop: one `open`, when the call is over.
+        """
+        if self._adopted is not None and self._held is None:
+            with contextlib.suppress(OSError):  # said in the record when it is to be copied
+                self._held = self._adopted.open("rb")
 
     def set_consent(self, at_ms: int, *, given: bool) -> None:
         """Queue that audio from `at_ms` on may be written, or may not."""
@@ -187,6 +198,8 @@ class CallFiles:
         recording, self._recording = self._recording, None
         if recording is not None:
             recording.close()
+        if self._held is not None:
+            self._held.close()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -290,19 +303,17 @@ class CallFiles:
         from voicetrace.audio.facts import facts_of
 
         assert self.directory is not None
-        if self._consent_from_ms != 0:
-            self._fault(
-                self._now_ms, "the framework's recording also has what was said without consent: not copied"
-            )
-            return None
         copy = self.directory / path.with_stem(RECORDING_STEM).name
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-            copy.chmod(0o600)
+            with self._held or path.open("rb") as source:
+                if self._consent_from_ms != 0:
+                    raise PermissionError("it also has what was said without consent")
+                self.directory.mkdir(parents=True, exist_ok=True)
+                with open(copy, "xb", opener=_private) as target:
+                    shutil.copyfileobj(source, target)
             return facts_of(copy)
         except (OSError, ClipError) as error:
-            self._fault(self._now_ms, f"the framework's recording {path} could not be copied: {error}")
+            self._fault(self._now_ms, f"the framework's recording {path.name} is not copied: {error}")
             return None
 
     def _set_consent(self, at_ms: int, given: bool) -> None:
@@ -423,6 +434,10 @@ class CallFiles:
             self._journal.close()
             self._journal = None
         done()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # readable by its owner only: it holds what people said
 
 
 def write_json(path: Path, document: Any) -> None:

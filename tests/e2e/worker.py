@@ -3,6 +3,8 @@
 
     python tests/e2e/worker.py [process|thread]
 
+In the thread's job LiveKit records the call too, and its file is adopted.
+
 Needs ``livekit-gateway``, which speaks LiveKit's worker protocol on one side and a telephone's audio stream
 on the other; this script is the telephone. Exits with 1 and the reason when a call is not as it must be.
 """
@@ -54,6 +56,7 @@ def worker(executor: str, calls: Path, log: Path) -> Any:
         "RUST_LOG": "warn",
         "E2E_CALLS": str(calls),
         "E2E_EXECUTOR": executor,
+        "E2E_ADOPT": "yes" if executor == "thread" else "no",
         "E2E_PORT": str(free_port()),
     }
     with log.open("wb") as out:
@@ -71,7 +74,7 @@ def worker(executor: str, calls: Path, log: Path) -> Any:
                 process.wait(5)
 
 
-async def until(what: str, test: Any, limit_s: float = 60) -> Any:
+async def until(what: str, test: Any, limit_s: float = 120) -> Any:
     """Ask again until there is an answer.
 
     Raises:
@@ -166,9 +169,9 @@ async def call_in(executor: str, directory: Path) -> None:
     calls, log, heard = directory / "calls", directory / "worker.log", []
     with worker(executor, calls, log) as (phone, xml, process):
         try:
-            await until("the worker registers", lambda: b"registered worker" in log.read_bytes(), limit_s=60)
+            await until("the worker registers", lambda: b"registered worker" in log.read_bytes())
             await telephone(phone, xml, heard, lambda: _all_said(calls) and _sounded(heard))
-            found = await until("the call's record is whole", lambda: _finished(calls), limit_s=30)
+            found = await until("the call's record is whole", lambda: _finished(calls))
         except BaseException:
             sys.stderr.write(log.read_text(errors="replace")[-4000:])
             raise
@@ -182,9 +185,14 @@ async def call_in(executor: str, directory: Path) -> None:
     ]
     assert call.messages[2].produced_by_span_id == call.llm_steps[0].span_id
     assert list(call.llm_steps[0].output_ids) == [call.messages[2].id]
+    assert call.recording.format == ("opus" if executor == "thread" else "wav")
+    assert call.recording.origin_unix_ms == call.origin_unix_ms
+    assert call.warnings == (), call.warnings
     for message in (call.messages[0], call.messages[2]):
         assert message.timing_source == "local_playout"
-        assert call.clip(message).duration_ms > 500
+        clip = call.clip(message)
+        assert clip.duration_ms > 500
+        assert np.abs(clip.samples.astype(int)).mean() > 300, "the clip is silent"
 
 
 def _all_said(calls: Path) -> bool:

@@ -40,7 +40,9 @@ lk_doubles.word_samples = lambda number: soft(number) * 100  # a telephone line 
 
 async def entrypoint(ctx: JobContext) -> None:
     configure(directory=os.environ["E2E_CALLS"], audio="both")
-    LiveKitInstrumentor().instrument()  # the documented line, at the start of the job's entry point
+    adopt = os.environ["E2E_ADOPT"] == "yes"
+    # the documented line, at the start of the job's entry point
+    LiveKitInstrumentor().instrument(adopt_recording=adopt)
     await ctx.connect(auto_subscribe=AutoSubscribe.AUDIO_ONLY)
     await ctx.wait_for_participant()
     session: AgentSession[None] = AgentSession(
@@ -55,7 +57,8 @@ async def entrypoint(ctx: JobContext) -> None:
         },
         session_close_transcript_timeout=0.3,
     )
-    await session.start(Agent(instructions="Be brief.", id="agent"), room=ctx.room)
+    record = {"audio": adopt, "traces": False, "logs": False, "transcript": False}
+    await session.start(Agent(instructions="Be brief.", id="agent"), room=ctx.room, record=record)
     await session.say("Welcome to the call")
     session.generate_reply(user_input="a typed question")
     await asyncio.sleep(0)

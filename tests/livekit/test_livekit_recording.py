@@ -20,6 +20,7 @@ from lk_script import play as play_script
 
 import voicetrace
 from voicetrace.audio import read_channel
+from voicetrace.files import CallFiles
 from voicetrace.integrations.livekit import LiveKitInstrumentor
 from voicetrace.messages import Channel
 
@@ -171,20 +172,30 @@ def test_livekits_file_is_not_kept_where_it_holds_more_than_may_be_kept(
 def test_consent_that_ends_keeps_livekits_file_out(play: Any) -> None:
     one = script(at=[(3, lambda stage: voicetrace.withdraw_consent(stage.session))])
     call = play(one, adopt=True)
-    assert any("what was said without consent: not copied" in w for w in call.call.warnings)
+    assert any("is not copied: it also has what was said without consent" in w for w in call.call.warnings)
     assert not list(call.directory.rglob("*.ogg"))
 
 
-def test_a_file_that_is_gone_is_said_so(play: Any) -> None:
-    async def fail(self: RecorderIO) -> None:
-        assert self.output_path is not None
-        await aclose(self)
-        self.output_path.unlink()
+def test_a_file_that_goes_with_its_job_is_copied_all_the_same(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = CallFiles._copy_adopted
 
-    aclose = RecorderIO.aclose
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecorderIO, "aclose", fail)
-        call = play(script(), adopt=True)
-    assert [w.partition("recording ")[0] for w in call.call.warnings] == ["the framework's "]
-    assert "could not be copied" in call.call.warnings[0]
+    def late(self: CallFiles, path: Path) -> Any:
+        path.unlink()  # the job is over before the writer gets to it
+        return copy(self, path)
+
+    monkeypatch.setattr(CallFiles, "_copy_adopted", late)
+    call = play(script(), adopt=True)
+    assert not call.stage.notes["file"]
+    assert not call.call.warnings
+    assert call.call.clip(call.call.messages[1]).duration_ms == 1000
+
+
+def test_a_file_that_was_never_there_is_said_so(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Path("/nowhere/audio.ogg")
+    monkeypatch.setattr(RecorderIO, "output_path", property(lambda self: nowhere))
+    call = play(script(), adopt=True)
+    (warning,) = call.call.warnings
+    assert warning.startswith("the framework's recording audio.ogg is not copied: [Errno 2] No such file")
     assert call.call.ended

@@ -98,9 +98,10 @@ class Speech:
 class CallerTap(io.AudioInput):
     """Passes the caller's frames through unchanged, and gives a copy of each to the recording."""
 
-    def __init__(self, source: io.AudioInput, on_frame: Any) -> None:
+    def __init__(self, source: io.AudioInput, on_frame: Any, on_swap: Any = None) -> None:
         super().__init__(label=source.label, source=source)
         self._on_frame = on_frame
+        self._on_swap = on_swap
         self._inner = source
 
     async def __anext__(self) -> rtc.AudioFrame:
@@ -109,9 +110,15 @@ class CallerTap(io.AudioInput):
             self._on_frame(frame)
         return frame
 
+    def on_detached(self) -> None:
+        """The session reads another input from now on, or none for a while."""
+        super().on_detached()
+        if self._on_swap is not None:
+            self._on_swap()
+
     def leave(self) -> None:
         """Pass frames through, and nothing more."""
-        self._on_frame = None
+        self._on_frame = self._on_swap = None
 
 
 class SessionTrace:
@@ -154,6 +161,8 @@ class SessionTrace:
         }
         self._speech_done = wrap("speech_done", self._on_speech_done)
         self._caller_frame = wrap("caller_frame", self._on_caller_frame)
+        self._input_swapped = wrap("input_swapped", self._on_input_swapped)
+        self._tap_swapped = wrap("input_swapped", self._tap_again)
         self.span_started = wrap("span_started", self._on_span_started)
         self.span_ended = wrap("span_ended", self._on_span_ended)
         self._finish, self._detach = wrap("finish", self.finish), wrap("detach", self.detach)
@@ -210,6 +219,8 @@ class SessionTrace:
                 self._tell_text(step)
         if self._wants_caller and self._tap is None:
             self.call.fault("the session had no audio input: the caller's channel is silent")
+        if self._own_recording.adopted:
+            self.call.files.hold_adopted()
         self.call.close(reason)
         self.detach()
 
@@ -236,8 +247,21 @@ class SessionTrace:
         source = session.input.audio
         if source is None or isinstance(source, CallerTap) or not self._wants_caller:
             return
-        self._tap = CallerTap(source, self._caller_frame)
+        self._tap = CallerTap(source, self._caller_frame, self._input_swapped)
         session.input.audio = self._tap
+
+    def _on_input_swapped(self) -> None:
+        """The tap was detached; what comes in its place is known when the setter returns."""
+        if _a_loop_runs():
+            asyncio.get_running_loop().call_soon(self._tap_swapped)
+
+    def _tap_again(self) -> None:
+        session, tap = self._session(), self._tap
+        if session is None or tap is None or session.input.audio is tap or self.call.closed:
+            return
+        self._tap_input(session)
+        if self._tap is not tap:
+            tap.leave()
 
     def _on_caller_frame(self, frame: rtc.AudioFrame) -> None:
         call = self.call
@@ -326,12 +350,7 @@ class SessionTrace:
             self._watch_output(session)
             self._watch_recording(session)
             self.realtime.ensure()
-            if (
-                self._tap is not None
-                and session.input.audio is not self._tap
-                and session.input.audio is not None
-            ):
-                self._tap_input(session)  # the input was swapped
+            self._tap_again()
         handle = event.speech_handle
         speech = self._speeches[handle.id] = Speech(handle, event.source)
         TRACES_BY_SPEECH[handle.id] = self
