@@ -66,7 +66,13 @@ def chromium() -> Iterator[Any]:
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(
             executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--mute-audio"],
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+                "--mute-audio",
+            ],
         )
         yield browser
         browser.close()
