@@ -111,6 +111,13 @@ def test_a_transport_that_is_a_chunk_ahead_leaves_no_gap() -> None:
     assert world.end() == [(100, 420)]
 
 
+def test_a_silence_of_a_transport_that_is_a_chunk_ahead_is_found_too() -> None:
+    world = World()
+    world.clock.speaks(100)
+    world.push(*(100 + 40 * n for n in range(10)), *(520 + 40 * n for n in range(10)))
+    assert world.end() == [(100, 500), (520, 920)]
+
+
 def test_another_rate_begins_another_run() -> None:
     world = World()
     world.push(140, 180)
