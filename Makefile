@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compat lint format specs examples picture judge-bench wheel-check clean
+.PHONY: help demo test compat e2e lint format specs examples picture judge-bench wheel-check clean
 
 help: ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -26,6 +26,10 @@ test: $(READY) ## All tests
 
 compat: $(READY) ## The adapters' tests against the oldest supported frameworks
 	$(BIN)/python tests/compat/run.py $(COMPAT)
+
+e2e: $(READY) ## A real LiveKit worker on loopback: its jobs in processes, then in threads
+	$(PIP) install -c constraints.txt --group e2e
+	$(BIN)/python tests/e2e/worker.py $(EXECUTORS)
 
 lint: $(READY) ## Style and types
 	$(BIN)/ruff check .
