@@ -475,16 +475,30 @@ def test_the_input_reads_as_the_users_own_and_may_be_swapped(tmp_path: Path) -> 
 
     def after(stage: Stage) -> None:
         tap = stage.session.input.audio
-        assert isinstance(tap, CallerTap)  # tapped again at the next speech
+        assert isinstance(tap, CallerTap)  # tapped again at once: nobody needs to speak for that
         assert tap.source is seen["second"]
+
+    def nothing(stage: Stage) -> None:
+        stage.session.input.audio = None
+
+    def again(stage: Stage) -> None:
+        seen["second"] = stage.session.input.audio = FakeMic()
 
     script = Script(
         mic=True,
-        at=[(2, swap), (3, lambda s: s.session.say("hello") and None), (4, after)],
+        at=[
+            (2, swap),
+            (2.1, after),
+            (2.5, nothing),
+            (2.6, again),  # behind nothing there is no tap to tell of it; the next speech does
+            (3, lambda s: s.session.say("hello") and None),
+            (4, after),
+        ],
         until=5,
     )
     outcome = check(run_script(script, tmp_path, configure={"audio": "caller"}))
     assert outcome.call.recording is not None
+    assert outcome.stage.session.input.audio is not outcome.stage.mic
 
 
 # -- what a hook costs, and what else is asked of us ---------------------------------------------------

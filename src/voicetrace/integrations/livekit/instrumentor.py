@@ -90,7 +90,7 @@ class VoiceSpanProcessor(SpanProcessor):
             if not found.call.runs:
                 over.add(found)
                 found.end("provider shut down")
-        self._traces = {key: t for key, t in self._traces.items() if self._found(t) not in over}
+        self._traces = {key: t for key, t in list(self._traces.items()) if self._found(t) not in over}
         if over:  # the process is likely to end now, and would not wait for the writer
             finish_calls(FINISH_S)
 
