@@ -21,9 +21,18 @@ class InputClock:
     def sent(self, now_ms: float, duration_ms: float) -> None:
         """Audio of this length was put into the buffer, complete at `now_ms`."""
         began = now_ms - duration_ms
-        if not self._anchors or abs(began - self._call_ms(self._sent_ms)) > duration_ms:
+        late = began - self._call_ms(self._sent_ms) if self._anchors else 0.0
+        if not self._anchors or late > duration_ms:
             self._anchors.append((self._sent_ms, began))
+        elif late < 0:  # what was late has caught up: it was no gap
+            self._shift(late)
         self._sent_ms += duration_ms
+
+    def _shift(self, by_ms: float) -> None:
+        """Move the newest anchor back, at most to where there would have been no gap."""
+        provider, call = self._anchors.pop()
+        earliest = self._call_ms(provider) if self._anchors else call + by_ms
+        self._anchors.append((provider, max(call + by_ms, earliest)))
 
     def call_ms(self, provider_ms: Any) -> int | None:
         """The call-ms of a position in the buffer; ``None`` if that cannot be told."""

@@ -100,6 +100,7 @@ class RealtimeAdapter:
         # transcripts
         self._partial: dict[str, str] = {}
         self._texts: dict[str, str] = {}
+        self._transcribed_ms: dict[str, int] = {}
         self._unappended: list[str] = []  # transcribed, and not yet in a message of the context
 
     # -- what is listened to -------------------------------------------------------------------------
@@ -410,6 +411,8 @@ class RealtimeAdapter:
         """The pipeline is over."""
         if self._response is not None:
             self._close(self._response)
+        for item_id in self._unappended if not self._names_items else ():
+            self._tell_transcript(item_id, self._texts[item_id], final=True)
 
     # -- transcripts ---------------------------------------------------------------------------------
     def _transcribed(self, frame: Any, *, final: bool) -> None:
@@ -417,18 +420,30 @@ class RealtimeAdapter:
         text = frame.text or ""
         item_id = _item_id(frame.result)
         if item_id is None:
-            if not text.strip():
-                return
-            item_id = self._being_said()
-            before = self._texts.get(item_id, "")
-            text = f"{before} {text.strip()}" if before else text
-        elif not final:
-            text = self._partial[item_id] = self._partial.get(item_id, "") + text
+            self._transcribed_in_part(text.strip())
+            return
         if final:
             self._partial.pop(item_id, None)
-            self._texts[item_id] = text
-            if item_id not in self._unappended and text.strip():
-                self._unappended.append(item_id)
+            self._said(item_id, text)
+        else:
+            text = self._partial[item_id] = self._partial.get(item_id, "") + text
+        self._tell_transcript(item_id, text, final=final)
+
+    def _transcribed_in_part(self, text: str) -> None:
+        """Without items a transcript comes sentence by sentence: it is final when it enters the context."""
+        if text:
+            item_id = self._being_said()
+            before = self._texts.get(item_id)
+            self._said(item_id, f"{before} {text}" if before else text)
+            self._tell_transcript(item_id, self._texts[item_id], final=False)
+
+    def _said(self, item_id: str, text: str) -> None:
+        self._texts[item_id] = text
+        self._transcribed_ms[item_id] = self._call.now_ms()
+        if item_id not in self._unappended and text.strip():
+            self._unappended.append(item_id)
+
+    def _tell_transcript(self, item_id: str, text: str, *, final: bool) -> None:
         self._call.emit(
             ev.UserTranscript(
                 at_ms=self._call.now_ms(),
@@ -466,6 +481,7 @@ class RealtimeAdapter:
                     item_id=item_id,
                     text=self._texts.pop(item_id, ""),
                     source=TextSource.REALTIME_INPUT_TRANSCRIPT,
+                    transcript_final_ms=self._transcribed_ms.pop(item_id, None),
                 )
             )
         if self._answered in said:
