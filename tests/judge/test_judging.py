@@ -8,6 +8,7 @@ import pickle
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 
 import pytest
 
@@ -118,6 +119,28 @@ def test_a_wrong_value_is_one_that_both_recognisers_hear(call, second, severity)
     )
     scores = score_features(extract(call, providers), load("default"))
     assert scores[Dimension.PRONUNCIATION].severity == severity
+
+
+def test_a_long_call_is_heard_a_few_minutes_at_a_time(call, monkeypatch):
+    asked = []
+    module = import_module("voicetrace.judge.features.extract")
+
+    class Counts(Hears):
+        def hear(self, pieces, language="en"):
+            asked.append(len(pieces))
+            return super().hear(pieces, language)
+
+    def heard(seconds):
+        asked.clear()
+        monkeypatch.setattr(module, "_AT_A_TIME", seconds * 16_000)
+        providers = Providers(enabled=frozenset())
+        providers.__dict__.update(asr=Counts("It is booked for fifty dollars"), vad=None)
+        return extract(call, providers)
+
+    whole = heard(280)
+    assert asked == [2]
+    assert heard(3) == whole
+    assert asked == [1, 1]
 
 
 def test_a_rubric_scores_kept_features_without_audio(call):

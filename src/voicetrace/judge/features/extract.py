@@ -38,6 +38,7 @@ _PAD_MS: Final = 40
 _ODD_LOG_PROBABILITY: Final = -0.5
 _ODD_ERRORS: Final = 0.35
 _LAST_WORDS: Final = 12
+_AT_A_TIME: Final = 280 * RATE_HZ  # ten of the recogniser's windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,12 +359,8 @@ def _listen(
     if asr is None:
         return None
     heard_of = [w for w in work if (w.turn.speech_ms or 0) >= _MIN_SPEECH_MS]
-    clips = [
-        normalised(np.concatenate([track.speech(s - _PAD_MS, e + _PAD_MS) for s, e in w.turn.ranges]))
-        for w in heard_of
-    ]
     doubts: list[tuple[_Work, Floats, Heard, list[readback.Contradiction]]] = []
-    for item, clip, heard in zip(heard_of, clips, asr.hear(clips, language), strict=True):
+    for item, clip, heard in _heard(heard_of, track, asr, language):
         item.values["heard"] = heard.text
         if heard.log_probability is not None:
             item.values["heard_log_probability"] = _rounded(heard.log_probability)
@@ -392,6 +389,28 @@ def _listen(
         for item, clip, heard, found in doubts
         for doubt in found
     ]
+
+
+def _heard(
+    work: Sequence[_Work], track: Track, asr: Recogniser, language: str
+) -> Iterator[tuple[_Work, Floats, Heard]]:
+    """Each turn with its audio and what was heard in it; a few minutes at a time, however long the call."""
+    some: list[tuple[_Work, Floats]] = []
+    for item in work:
+        ranges = item.turn.ranges
+        clip = np.concatenate([track.speech(s - _PAD_MS, e + _PAD_MS) for s, e in ranges])
+        if some and sum(c.size for _, c in some) + clip.size > _AT_A_TIME:
+            yield from _heard_together(some, asr, language)
+            some = []
+        some.append((item, normalised(clip)))
+    yield from _heard_together(some, asr, language)
+
+
+def _heard_together(
+    some: Sequence[tuple[_Work, Floats]], asr: Recogniser, language: str
+) -> Iterator[tuple[_Work, Floats, Heard]]:
+    for (item, clip), heard in zip(some, asr.hear([clip for _, clip in some], language), strict=True):
+        yield item, clip, heard
 
 
 def _supported(
