@@ -4,7 +4,8 @@
     python tests/compat/run.py [livekit-agents==VERSION | pipecat-ai==VERSION ...]
 
 Without arguments: every tested release (`package.TESTED`) but the newest, which `make test` runs against.
-The tests that make each part of ours fail in turn are about us, not about the release, and are left out.
+The tests that make each part of ours fail in turn, and those of the demo, are about us, not about the release,
+and are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SUITES = {"livekit-agents": "livekit", "pipecat-ai": "pipecat"}  # distribution: its folder here and in src
 TOOLS = ("hypothesis", "jsonschema", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "soxr")
-OURS_ALONE = "not part_of_ours and not hook_that_fails and not any_order and not packaging"
+OURS_ALONE = "not part_of_ours and not hook_that_fails and not any_order and not packaging and not demo"
 
 
 def tested(distribution: str) -> tuple[str, ...]:
