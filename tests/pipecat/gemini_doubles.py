@@ -92,7 +92,7 @@ class GeminiServer:
     async def receive(self) -> AsyncIterator[LiveServerMessage]:
         loop = asyncio.get_running_loop()
         while self._script:
-            at, message = self._script[0]
+            at, _ = self._script[0]
             await asyncio.sleep(max(0.0, (self._began or 0.0) + at - loop.time()))
             yield self._script.pop(0)[1]
         await asyncio.Event().wait()

@@ -115,7 +115,7 @@ def test_the_order_is_that_of_speech_when_the_answer_is_committed_first(
         said=[Said(2, 3), Said(4.6, 5.5)],
         until=9,
     )
-    assert [role for role, _ in call.stage.texts()][0] == "assistant"
+    assert call.stage.texts()[0][0] == "assistant"
     assert [(m["id"], m["text"]) for m in call.named()][:1] == [("u1", ASKED)]
     assert [m["id"] for m in call.named()] == ["u1", "a1", "u2", "a2"]
     assert call.named()[2]["text"] == "Stop."

@@ -16,11 +16,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from voicetrace.demo.director import Director
+from voicetrace.demo.director import Director, Hear
 from voicetrace.demo.doubles_pipecat import (
     RecordedVoice,
     ScriptedLLM,
@@ -90,14 +90,48 @@ async def run_call(
     """
     scenario = scenario or travel_call_without_resume()
     stage = _stage(scenario, tts)
-    director = Director(scenario, stage.line, stage.stt.hear, stage.speaker.utterances)
-    stage.speaker.on_change = director.changed
-    log = _FrameLog()
+    log = FrameLog()
+    first = scenario.agent[0]
+    started = time.time()
+    spoken = await conduct(
+        scenario,
+        [*_processors(stage), *pipeline_extra],
+        line=stage.line,
+        speaker=stage.speaker,
+        hear=stage.stt.hear,
+        opening=frames.TTSSpeakFrame(load_clip(first.clip).text) if first.source == "say" else None,
+        log=log,
+        on_worker=on_worker,
+        on_tick=on_tick,
+        tracing=tracing,
+    )
+    return _truth(stage, spoken, log, started, time.time())
+
+
+async def conduct(
+    scenario: Scenario,
+    processors: Sequence[FrameProcessor],
+    *,
+    line: CallerLine,
+    speaker: SimOutput,
+    hear: Hear,
+    opening: frames.Frame | None,
+    log: FrameLog,
+    on_worker: Callable[[PipelineWorker], None] | None,
+    on_tick: Callable[[float], None] | None,
+    tracing: bool,
+) -> dict[str, Spoken]:
+    """Run the pipeline through the scenario, and say what the caller spoke, by clip.
+
+    ``opening`` is queued first. Raises as `run_call` does.
+    """
+    director = Director(scenario, line, hear, speaker.utterances)
+    speaker.on_change = director.changed
     worker = PipelineWorker(
-        Pipeline([*_processors(stage), *pipeline_extra]),
+        Pipeline(list(processors)),
         params=PipelineParams(
-            audio_in_sample_rate=stage.line.sample_rate,
-            audio_out_sample_rate=stage.speaker.rate,
+            audio_in_sample_rate=line.sample_rate,
+            audio_out_sample_rate=speaker.rate,
             enable_metrics=True,
             enable_usage_metrics=True,
         ),
@@ -109,14 +143,12 @@ async def run_call(
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
 
-    started = time.time()
     running = asyncio.create_task(runner.run())
     ticker = asyncio.create_task(_tick(on_tick)) if on_tick is not None else None
     try:
         async with asyncio.timeout(scenario.limit_s):
-            first = scenario.agent[0]
-            if first.source == "say":
-                await worker.queue_frame(frames.TTSSpeakFrame(load_clip(first.clip).text))
+            if opening is not None:
+                await worker.queue_frame(opening)
             await director.direct()
             await worker.queue_frame(frames.EndFrame())
             await running
@@ -132,11 +164,11 @@ async def run_call(
             ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker
-    return _truth(stage, director.spoken, log, started, time.time())
+    return director.spoken
 
 
-def _stage(scenario: Scenario, tts: Literal["words", "sentences"]) -> _Stage:
-    voice = RecordedVoice([load_clip(utterance.clip) for utterance in scenario.agent])
+def weather_tool(scenario: Scenario) -> Callable[..., Coroutine[Any, Any, None]]:
+    """The tool of the scenario."""
 
     async def get_weather(params: FunctionCallParams, city: str) -> None:
         """Look up the weather in a city.
@@ -148,6 +180,12 @@ def _stage(scenario: Scenario, tts: Literal["words", "sentences"]) -> _Stage:
         await asyncio.sleep(scenario.tool_ms / 1000)
         await params.result_callback(scenario.tool_results["get_weather"])
 
+    return get_weather
+
+
+def _stage(scenario: Scenario, tts: Literal["words", "sentences"]) -> _Stage:
+    voice = RecordedVoice([load_clip(utterance.clip) for utterance in scenario.agent])
+
     return _Stage(
         scenario=scenario,
         line=CallerLine(load_clip("room"), frame_s=0.02),  # as phones and browsers send it
@@ -155,7 +193,7 @@ def _stage(scenario: Scenario, tts: Literal["words", "sentences"]) -> _Stage:
         llm=ScriptedLLM(scenario.replies, system_instruction=_INSTRUCTIONS),
         tts=WordTTS(voice) if tts == "words" else SentenceTTS(voice),
         speaker=SimOutput(sample_rate=voice.sample_rate),
-        context=LLMContext(tools=[get_weather]),
+        context=LLMContext(tools=[weather_tool(scenario)]),
     )
 
 
@@ -208,7 +246,7 @@ _LOGGED: dict[type[frames.Frame], tuple[str, ...]] = {
 }
 
 
-class _FrameLog(BaseObserver):
+class FrameLog(BaseObserver):
     """What the processors pushed for the first time, in order, as small dicts; a broadcast is one line.
 
     Frames that the speaker passes on when their time has come are logged again, from the speaker.
@@ -237,7 +275,7 @@ class _FrameLog(BaseObserver):
 
 
 def _truth(
-    stage: _Stage, spoken: dict[str, Spoken], log: _FrameLog, started: float, ended: float
+    stage: _Stage, spoken: dict[str, Spoken], log: FrameLog, started: float, ended: float
 ) -> GroundTruth:
     scenario, utterances = stage.scenario, stage.speaker.utterances
     if len(utterances) != len(scenario.agent):

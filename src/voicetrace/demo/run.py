@@ -205,7 +205,8 @@ class _Pipecat:
         from voicetrace.demo import pipecat_call
         from voicetrace.integrations.pipecat import VoiceTraceProcessor
 
-        self._run, self._processor = pipecat_call.run_call, VoiceTraceProcessor
+        self._run: Callable[..., Coroutine[Any, Any, GroundTruth]] = pipecat_call.run_call
+        self._processor = VoiceTraceProcessor
         self._voice: VoiceTraceProcessor | None = None
         self._provider: TracerProvider | None = None
 
@@ -226,11 +227,24 @@ class _Pipecat:
         pass
 
 
+class _PipecatRealtime(_Pipecat):
+    """The demo call of pipecat-ai with a realtime service."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from voicetrace.demo import pipecat_realtime_call
+        from voicetrace.demo.script import travel_call_realtime
+
+        self._run = pipecat_realtime_call.run_call
+        self.server_vad_silence_ms = travel_call_realtime().endpointing_ms
+
+
 # by framework, and whether a realtime model speaks
 _STAGES: Final[dict[tuple[FrameworkName, bool], type[_LiveKit] | type[_Pipecat]]] = {
     ("livekit", False): _LiveKit,
     ("livekit", True): _LiveKitRealtime,
     ("pipecat", False): _Pipecat,
+    ("pipecat", True): _PipecatRealtime,
 }
 
 
