@@ -570,6 +570,45 @@ def test_speech_during_a_handoff_from_realtime_ends_with_it(play: Any) -> None:
     assert users[0]["start_ms"] == 1000
 
 
+def live(model: FakeRealtimeModel) -> Agent:
+    return Agent(instructions="x", id="live", llm=model, vad=None, stt=None, tts=None)
+
+
+def test_speech_during_a_handoff_to_realtime_is_the_providers_item(play: Any) -> None:
+    answer = Answer([Message("msg_1", "Sure I can")])
+    call = play(
+        Script(
+            said=[Said(1, 3, "please help me")],
+            at=[
+                (2, change_agent(live(FakeRealtimeModel()))),
+                *hears(Heard(2.3, 3, "item_u1", "help me", answer), rt),
+            ],
+            until=8,
+        )
+    )
+    user, agent = call.named()
+    assert (user["text"], user["start_ms"], user["end_ms"]) == ("help me", 1000, 3500)
+    assert call.call.messages[0].id == "item_u1"
+    assert (agent["text"], agent["produced_by_span_id"]) == ("Sure I can", "llm1")
+
+
+def test_speech_during_a_handoff_from_realtime_to_a_pipeline_ends_when_the_vad_says_so(play: Any) -> None:
+    call = play(
+        Script(
+            said=[Said(1, 3, "please help me")],
+            agent=lambda: live(FakeRealtimeModel()),
+            at=[
+                (1, lambda stage: rt(stage).speech_started()),
+                (2, change_agent(Agent(instructions="y", id="after"))),
+            ],
+            until=8,
+        )
+    )
+    user, agent = call.named()
+    assert (user["text"], user["start_ms"], user["end_ms"]) == ("please help me", 1000, 3000)
+    assert (agent["text"], agent["start_ms"]) == ("Fine.", 3720)
+
+
 # -- what is left behind, and what fails ---------------------------------------------------------------
 def _left_behind(model: FakeRealtimeModel) -> list[str]:
     left = [f"{name} of the model" for name in vars(model) if name == "session"]

@@ -138,6 +138,9 @@ class RealtimeAdapter:
         agent = session.current_agent
         model = agent.llm if isinstance(agent.llm, llm.RealtimeModel | llm.LLM) else session.llm
         if not isinstance(model, llm.RealtimeModel):
+            if self._speaking_since is not None:  # mid-speech: the session goes on, and tells when it ends
+                self._speaking_since = self._speaking_item = None
+                self._trace.voice_goes_on()
             self.leave()
             return
         _hook_model(model, self)

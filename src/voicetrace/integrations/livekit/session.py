@@ -290,6 +290,10 @@ class SessionTrace:
             self._voice_on = False
             call.emit(ev.UserSpeechStopped(at_ms=now, end_ms=at, source=self._heard_by()))
 
+    def voice_goes_on(self) -> None:
+        """The provider that hears the user speak is left for a VAD, whose next stop ends that speech."""
+        self._voice_on = True
+
     def _heard_by(self) -> TimingSource:
         """Who tells of speech: a VAD in this process, else the recogniser, whose messages are received."""
         session = self._session()
