@@ -188,6 +188,7 @@ HOOKS = [
     "finish",
     "flush",
     "generate_reply",
+    "input_swapped",
     "llm_data",
     "llm_inference",
     "llm_node",
