@@ -33,6 +33,7 @@ from voicetrace.integrations.livekit.playout import PlayoutAdapter
 from voicetrace.integrations.livekit.session import SessionTrace
 from voicetrace.journal import JournalWriter
 from voicetrace.live import LiveCall
+from voicetrace.otel.encode import Entries
 from voicetrace.otel.links import StepLinks
 from voicetrace.otel.records import MessageRecords
 from voicetrace.writer import Writer
@@ -282,7 +283,8 @@ INNER = [
     (CallFiles, "caller_audio"),
     (CallFiles, "agent_audio"),
     (CallFiles, "finish"),
-    (live_module, "encode_entry"),
+    (Entries, "put"),
+    (Entries, "fragments"),
     (live_module, "set_call_attributes"),
     (live_module, "call_attributes"),
     (MessageRecords, "emit"),
