@@ -262,7 +262,10 @@ class Speeches:
         """Of a cut realtime transcript, what had come to the sink by then: at most that was heard."""
         if draft.state is not State.INTERRUPTED or draft.source is not TextSource.REALTIME_OUTPUT_TRANSCRIPT:
             return ""
-        return "".join(s.finish.heard_text or "" for s in played if s.finish is not None).strip()
+        told = [s.finish for s in played if s.finish is not None]
+        if any(finish.aligned for finish in told):
+            return ""  # a sink that aligns, and did not everywhere: nobody knows the rest
+        return "".join(finish.heard_text or "" for finish in told).strip()
 
     def _cut_at(self, draft: SpeechDraft, segment: Playout) -> int:
         """The cut is where the audio stopped, not when the framework confirmed it (decision 10)."""
