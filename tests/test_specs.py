@@ -232,7 +232,8 @@ def test_every_event_and_field_is_described():
     assert sorted(sections) == sorted(ev.EVENTS)
     for name, text in sections.items():
         for field in fields(ev.EVENTS[name]):
-            assert field.name in ("at_ms", "redacted") or f"`{field.name}`" in text, f"{name}.{field.name} is not described"
+            if field.name not in ("at_ms", "redacted"):
+                assert f"`{field.name}`" in text, f"{name}.{field.name} is not described"
 
 
 def test_every_message_field_and_value_is_described():

@@ -233,12 +233,14 @@ class CallFiles:
 
     def _write_events(self, journal: JournalWriter) -> None:
         """Also those that the disk refused before: it may be full for a while only."""
-        try:
-            while self._unwritten:
-                journal.append(self._unwritten[0])
-                self._unwritten.popleft()
-        except Exception as error:  # noqa: BLE001  said in the record
-            self._journal_error(error)
+        while self._unwritten:
+            event = self._unwritten.popleft()
+            try:
+                journal.append(event)
+            except Exception as error:  # noqa: BLE001  said in the record
+                self._unwritten.appendleft(event)
+                self._journal_error(error)
+                return
 
     def _sync(self) -> None:
         if self._journal is not None:

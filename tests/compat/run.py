@@ -4,8 +4,8 @@
     python tests/compat/run.py [livekit-agents==VERSION | pipecat-ai==VERSION ...]
 
 Without arguments: every tested release (`package.TESTED`) but the newest, which `make test` runs against.
-The tests that make each part of ours fail in turn, and those of the demo, are about us, not about the release,
-and are left out.
+The tests that make each part of ours fail in turn, and those of the demo, are about us, not about the
+release, and are left out.
 """
 
 from __future__ import annotations

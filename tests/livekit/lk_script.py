@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,11 +43,19 @@ _RANDOM_ID = re.compile(r"\b(?:item|speech|FNC|call|AJ|task|fnc|msg|lk)_[0-9a-f]
 
 
 class InlineWriter(Writer):
-    """Does each job at once, so that a call and its journal are the same every time."""
+    """Does each job at once, so that a call and its journal are the same every time.
+
+    LiveKit ends some spans on threads of its own: one job at a time, as on the writer's one thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._one_at_a_time = threading.RLock()
 
     def submit(self, job: Callable[..., None], *args: Any) -> None:
         try:
-            job(*args)
+            with self._one_at_a_time:
+                job(*args)
         except Exception:
             logging.getLogger("voicetrace").exception("voicetrace: a write job failed; other calls go on")
 
