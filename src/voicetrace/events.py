@@ -22,7 +22,9 @@ CONTENT_FIELDS: Final = ("text", "heard_text")
 
 def without_content(event: Event) -> Event:
     """The event with none of what was said in it; that there was text is still told."""
-    said = {f.name: None for f in fields(event) if f.name in CONTENT_FIELDS and getattr(event, f.name)}
+    said: dict[str, Any] = {
+        f.name: None for f in fields(event) if f.name in CONTENT_FIELDS and getattr(event, f.name)
+    }
     return replace(event, **said) if said else event
 
 
