@@ -58,7 +58,8 @@ def test_extras():
     assert sorted(META.get_all("Provides-Extra")) == sorted(extras)
     assert {"all", "judge", "livekit", "otlp", "pipecat", "server", "store"} <= extras.keys()
     [everything] = extras["all"]
-    assert Requirement(everything).extras == extras.keys() - {"all"}
+    # Ray is for clusters: large, and of no use on one machine
+    assert Requirement(everything).extras == extras.keys() - {"all", "ray"}
     for name, requirements in extras.items():  # what an extra brings is not also required
         required = {Requirement(r).name for r in PROJECT["project"]["dependencies"]}
         assert not required & {Requirement(r).name for r in requirements}, name
