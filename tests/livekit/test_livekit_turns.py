@@ -422,6 +422,9 @@ class UnreadySpeaker(StubbornSpeaker):
         await super().capture_frame(frame)
 
 
+@pytest.mark.skipif(
+    not hasattr(io, "_CaptureCancelledEvent"), reason="this release has no cancelled captures"
+)
 def test_t12_a_capture_that_never_reached_the_sink_leaves_the_next_its_own_audio(play: Any) -> None:
     def begin(stage: Stage) -> None:
         stage.notes["lost"] = stage.session.say("Nobody hears this")
