@@ -312,7 +312,7 @@ class LiveKitInstrumentor:
         call = LiveCall(
             settings=chosen,
             framework="livekit",
-            framework_version=version("livekit-agents"),
+            framework_version=package.installed(),
             tracer_provider=self._provider,
             content_captured=chosen.content == "full" and content_allowed(kwargs.get("record")),
             agent_name=str(getattr(agent, "label", "")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -39,6 +40,8 @@ from voicetrace.live import LiveCall
 from voicetrace.messages import Channel
 
 DEFAULT_SAMPLE_RATE: Final = 24_000
+# read once: it is a look at the disk, and calls begin on the event loop
+_installed = cache(package.installed)
 CALL_KEY: Final = "voicetrace.call"
 
 # the calls that are going on, by id: a context frame names its call, also in another worker's pipeline
@@ -80,7 +83,7 @@ class PipelineTrace:
         self.call = LiveCall(
             settings=chosen,
             framework="pipecat",
-            framework_version=package.installed(),
+            framework_version=_installed(),
             tracer_provider=provider,
         )
         self._provider = provider
