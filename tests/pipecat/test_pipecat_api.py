@@ -253,9 +253,9 @@ def test_vt25_keys_that_were_pressed_are_a_message(tmp_path: Path) -> None:
 # -- versions --------------------------------------------------------------------------------------------
 @pytest.fixture
 def fresh_warning() -> Iterator[None]:
-    follower._warn_if_untested.cache_clear()
+    follower._installed_version.cache_clear()
     yield
-    follower._warn_if_untested.cache_clear()
+    follower._installed_version.cache_clear()
 
 
 @pytest.mark.parametrize("version", ["0.0.108", "1.12.0", "1.15.0", "2.0.0rc1", "unknown"])

@@ -122,6 +122,7 @@ class LiveKitInstrumentor:
         self._provider: TracerProvider | None = None
         self._own_livekit_provider: Any = None
         self._adopt_recording = False
+        self._version = ""  # LiveKit's, once `instrument` has read it
         self._private_llm = False  # LLM steps are told by the private function
 
     @classmethod
@@ -174,7 +175,7 @@ class LiveKitInstrumentor:
             return self
         LiveKitInstrumentor._active = self
         self._adopt_recording = adopt_recording
-        installed = version("livekit-agents")
+        installed = self._version = version("livekit-agents")
         private = package.is_supported(installed)
         if not private:
             logger.warning(
@@ -312,7 +313,7 @@ class LiveKitInstrumentor:
         call = LiveCall(
             settings=chosen,
             framework="livekit",
-            framework_version=package.installed(),
+            framework_version=self._version or package.installed(),
             tracer_provider=self._provider,
             content_captured=chosen.content == "full" and content_allowed(kwargs.get("record")),
             agent_name=str(getattr(agent, "label", "")),

@@ -36,7 +36,7 @@ class Follower:
     """Begins traces, with one provider; made before the pipeline runs, for its first span starts early."""
 
     def __init__(self, tracer_provider: TracerProvider | None) -> None:
-        _warn_if_untested(package.installed())
+        self._version = _installed_version()
         chosen = settings.current()
         provider, ours = get_provider(
             tracer_provider or chosen.tracer_provider,
@@ -83,7 +83,7 @@ class Follower:
             if worker.bridged and not any(isinstance(p, roles) for p in walk(worker.pipeline)):
                 HelperTrace(setup)
                 return None
-            _TRACES[worker] = found = PipelineTrace(setup, self._provider, self._spans)
+            _TRACES[worker] = found = PipelineTrace(setup, self._provider, self._spans, self._version)
             self._begun.add(found)
             register_call(worker, found.call)
         except Exception as error:
@@ -104,8 +104,9 @@ class Follower:
 
 
 @functools.cache
-def _warn_if_untested(installed: str) -> None:
-    """Say so once per process."""
+def _installed_version() -> str:
+    """Pipecat's version, read once (it is a look at the disk), with a warning where it was not tested."""
+    installed = package.installed()
     if not package.is_supported(installed):
         logger.warning(
             "pipecat-ai %s is not among the versions voicetrace was tested with (%s): what changed in it may "
@@ -113,6 +114,7 @@ def _warn_if_untested(installed: str) -> None:
             installed,
             package._instruments[0],  # noqa: SLF001
         )
+    return installed
 
 
 def follow(worker: PipelineWorker, tracer_provider: TracerProvider | None = None) -> None:

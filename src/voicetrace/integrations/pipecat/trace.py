@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -28,7 +27,6 @@ from pipecat.utils.text.word_timestamp_utils import merge_punct_tokens
 
 from voicetrace import semconv, settings
 from voicetrace.guard import Guard
-from voicetrace.integrations.pipecat import package
 from voicetrace.integrations.pipecat.ids import ContextIds
 from voicetrace.integrations.pipecat.playout import Bracket
 from voicetrace.integrations.pipecat.realtime import RealtimeAdapter
@@ -40,8 +38,6 @@ from voicetrace.live import LiveCall
 from voicetrace.messages import Channel
 
 DEFAULT_SAMPLE_RATE: Final = 24_000
-# read once: it is a look at the disk, and calls begin on the event loop
-_installed = cache(package.installed)
 CALL_KEY: Final = "voicetrace.call"
 
 # the calls that are going on, by id: a context frame names its call, also in another worker's pipeline
@@ -77,13 +73,14 @@ class PipelineTrace:
         setup: FrameProcessorSetup,
         provider: TracerProvider | None,
         spans: PipecatSpanProcessor | None,
+        version: str,
     ) -> None:
         chosen = settings.current()
         self.worker = weakref.ref(setup.pipeline_worker)
         self.call = LiveCall(
             settings=chosen,
             framework="pipecat",
-            framework_version=_installed(),
+            framework_version=version,
             tracer_provider=provider,
         )
         self._provider = provider
