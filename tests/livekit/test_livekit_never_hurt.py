@@ -411,7 +411,7 @@ def test_an_exporter_that_fails_does_not_reach_the_call(
 def test_an_untested_version_uses_the_public_hooks_only(
     untouched: list[str], tmp_path: Path, version: str
 ) -> None:
-    call = play(tmp_path, mock.patch.object(instrumentor_module, "version", return_value=version))
+    call = play(tmp_path, mock.patch.object(instrumentor_module.package, "installed", return_value=version))
     assert call.log == untouched
     (warning,) = call.warnings
     assert f"livekit-agents {version} is not among the versions" in warning

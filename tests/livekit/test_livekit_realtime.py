@@ -699,7 +699,7 @@ def test_without_the_private_hook_the_first_message_of_a_response_is_the_respons
     tmp_path: Path, untouched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The public-only variant: links hold, only several messages of one response are not told apart."""
-    monkeypatch.setattr(instrumentor, "version", lambda _: "1.8.5")
+    monkeypatch.setattr(instrumentor.package, "installed", lambda: "1.8.5")
     answer = Answer([Message("msg_1", "Sure I can")])
     call = run_script(script([Heard(1, 2, "item_u1", "help me", answer)], until=6), tmp_path)
     assert call.named() == [

@@ -8,7 +8,6 @@ import logging
 import weakref
 from collections.abc import AsyncIterable, Callable, Collection
 from contextvars import ContextVar
-from importlib.metadata import version
 from typing import Any, Final
 
 from livekit.agents import AgentSession, llm, telemetry
@@ -122,7 +121,6 @@ class LiveKitInstrumentor:
         self._provider: TracerProvider | None = None
         self._own_livekit_provider: Any = None
         self._adopt_recording = False
-        self._version = ""  # LiveKit's, once `instrument` has read it
         self._private_llm = False  # LLM steps are told by the private function
 
     @classmethod
@@ -175,7 +173,7 @@ class LiveKitInstrumentor:
             return self
         LiveKitInstrumentor._active = self
         self._adopt_recording = adopt_recording
-        installed = self._version = version("livekit-agents")
+        installed = package.installed()
         private = package.is_supported(installed)
         if not private:
             logger.warning(
@@ -313,7 +311,7 @@ class LiveKitInstrumentor:
         call = LiveCall(
             settings=chosen,
             framework="livekit",
-            framework_version=self._version or package.installed(),
+            framework_version=package.installed(),
             tracer_provider=self._provider,
             content_captured=chosen.content == "full" and content_allowed(kwargs.get("record")),
             agent_name=str(getattr(agent, "label", "")),
